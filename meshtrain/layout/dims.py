@@ -1,0 +1,42 @@
+"""The project's named tensor dimensions, spelled once, with the letter that stands for each in array names.
+
+A weight declares its dims, an activation names them where it is constrained, and a layout maps them to mesh axes.
+`q_BTNH` is therefore an array of dims (batch, length, heads, head_dim). Under `parallel/` a lower-case letter is
+this device's slice of the dim: `k_BsKH`. Two letters stand for the same dim where one array has it twice: S is the
+length on the key side.
+"""
+
+from dataclasses import dataclass
+
+from meshtrain.errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One named dimension: `letter` in array names, `meaning` in tables and errors."""
+
+    letter: str
+    meaning: str
+    weight: bool  # whether weights can have it (only these make sense in the rows of params, grads, optimizer)
+
+
+DIMS: dict[str, Dim] = {
+    "batch": Dim("B", "sequences of the global batch", weight=False),
+    "length": Dim("T", "positions of a sequence inside attention and MLP", weight=False),
+    "stream": Dim("T", "positions of a sequence in the residual stream", weight=False),
+    "embed": Dim("D", "width of the residual stream", weight=True),
+    "heads": Dim("N", "query heads", weight=True),
+    "kv_heads": Dim("K", "key and value heads", weight=True),
+    "head_dim": Dim("H", "width of one head", weight=True),
+    "mlp": Dim("F", "width of the MLP's hidden layer", weight=True),
+    "vocab": Dim("V", "entries of the vocabulary", weight=True),
+    "position": Dim("P", "rows of a learned position table", weight=True),
+    "layers": Dim("L", "stacked layers", weight=True),
+}
+
+
+def check_dim(name: str, where: str) -> str:
+    """`name` itself if it is a dim; else an InputError that names `where` (a config key) and the nearest dim."""
+    if name not in DIMS:
+        raise InputError(f"{where}: there is no dim {name!r}.{nearest(name, DIMS)} The dims are: {' '.join(DIMS)}.")
+    return name

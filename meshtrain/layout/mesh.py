@@ -1,0 +1,94 @@
+"""The mesh: axis names (the user's own) and sizes, slowest-changing first, and the devices that fill it.
+
+Devices are laid out by host: the last axes change fastest, so partners along them are neighbours on one host, where
+links are fast; the first axis crosses hosts.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from meshtrain.errors import InputError
+
+FILL = -1  # the size of the one axis that takes what is left of the devices
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """Axis sizes in order, slowest-changing first; at most one is -1 and takes the devices that are left."""
+
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, object]) -> "MeshShape":
+        """The `mesh` section of a layout; InputError for a size that is no positive integer or for two -1."""
+        sizes: dict[str, int] = {}
+        for axis, size in mapping.items():
+            if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != FILL):
+                raise InputError(f"mesh.{axis}: the size must be a positive integer or -1 (what is left), not {size!r}.")
+            sizes[axis] = size
+        filled = [axis for axis, size in sizes.items() if size == FILL]
+        if len(filled) > 1:
+            raise InputError(
+                f"mesh.{filled[0]} and mesh.{filled[1]} are both -1: only one axis can take what is left."
+                f" Give mesh.{filled[1]} a size, for example 1."
+            )
+        return cls(sizes)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axis names, slowest-changing first."""
+        return tuple(self.sizes)
+
+    def resolve(self, num_devices: int) -> dict[str, int]:
+        """Axis sizes for this many devices; InputError, with sizes that would work, where they do not multiply up."""
+        sizes = dict(self.sizes)
+        known = math.prod(size for size in sizes.values() if size != FILL)
+        text = " x ".join(f"{axis}={size}" for axis, size in sizes.items()) or "no axes"
+        filled = next((axis for axis, size in sizes.items() if size == FILL), None)
+        if filled is not None:
+            if num_devices % known:
+                raise InputError(
+                    f"mesh.{filled}: -1 cannot be filled: the other axes of {text} take {known} devices and {known} does"
+                    f" not divide the {num_devices} devices there are. {self._remedy(num_devices)}"
+                )
+            sizes[filled] = num_devices // known
+        elif known != num_devices:
+            raise InputError(
+                f"mesh: {text} is {known} device{'s' * (known != 1)}, but there are {num_devices}. {self._remedy(num_devices)}"
+            )
+        return sizes
+
+    def _remedy(self, num_devices: int) -> str:
+        """A change of one axis that would fit, in words."""
+        for axis, size in self.sizes.items():
+            others = math.prod(s for a, s in self.sizes.items() if a != axis and s != FILL)
+            if size != FILL and num_devices % others == 0:
+                fitting = num_devices // others
+                if FILL in self.sizes.values():
+                    fitting = max(d for d in range(1, fitting + 1) if fitting % d == 0 and d <= max(size, 1))
+                return f"mesh.{axis}={fitting} would work."
+        if self.sizes:
+            first = next(iter(self.sizes))
+            others = ", ".join(f"mesh.{axis}=1" for axis in self.sizes if axis != first)
+            return f"mesh.{first}={num_devices}{' with ' + others if others else ''} would work."
+        return f"Name an axis: mesh=dict(rows={num_devices}) would work, or run on one device."
+
+
+def order_devices(devices: Sequence[jax.Device]) -> list[jax.Device]:
+    """Devices by slice, host and local number, so that the fastest mesh axes stay inside a host."""
+    return sorted(devices, key=lambda d: (getattr(d, "slice_index", 0) or 0, d.process_index, d.id))
+
+
+def build_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh of resolved sizes over `devices` (default: all), by host, slowest axis outermost.
+
+    Sharding inside is left to the compiler (axis type Auto): the layout's constraints tell it where arrays live.
+    """
+    ordered = order_devices(jax.devices() if devices is None else devices)
+    grid = np.array(ordered, dtype=object).reshape(tuple(sizes.values()))
+    return Mesh(grid, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
