@@ -5,6 +5,6 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
-from jaxtyping import install_import_hook  # noqa: E402  (after the environment, before the package)
+from jaxtyping import install_import_hook
 
 install_import_hook(["meshtrain.parallel", "meshtrain.model"], "beartype.beartype")

@@ -1,6 +1,6 @@
 """`Layout`: the whole declaration of where and when, as one frozen value. It never says what is computed.
 
-    Layout.parse({"mesh": {"data": -1, "tensor": 2}, "rules": {"batch": "data", "mlp": "tensor"}, ...}, name="mine")
+Layout.parse({"mesh": {"data": -1, "tensor": 2}, "rules": {"batch": "data", "mlp": "tensor"}, ...}, name="mine")
 """
 
 from collections.abc import Mapping

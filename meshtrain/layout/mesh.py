@@ -29,7 +29,9 @@ class MeshShape:
         sizes: dict[str, int] = {}
         for axis, size in mapping.items():
             if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != FILL):
-                raise InputError(f"mesh.{axis}: the size must be a positive integer or -1 (what is left), not {size!r}.")
+                raise InputError(
+                    f"mesh.{axis}: the size must be a positive integer or -1 (what is left), not {size!r}."
+                )
             sizes[axis] = size
         filled = [axis for axis, size in sizes.items() if size == FILL]
         if len(filled) > 1:
@@ -53,13 +55,14 @@ class MeshShape:
         if filled is not None:
             if num_devices % known:
                 raise InputError(
-                    f"mesh.{filled}: -1 cannot be filled: the other axes of {text} take {known} devices and {known} does"
+                    f"mesh.{filled}: -1 cannot be filled: the other axes of {text} take {known} devices, which does"
                     f" not divide the {num_devices} devices there are. {self._remedy(num_devices)}"
                 )
             sizes[filled] = num_devices // known
         elif known != num_devices:
             raise InputError(
-                f"mesh: {text} is {known} device{'s' * (known != 1)}, but there are {num_devices}. {self._remedy(num_devices)}"
+                f"mesh: {text} is {known} device{'s' * (known != 1)}, but there are {num_devices}."
+                f" {self._remedy(num_devices)}"
             )
         return sizes
 
@@ -73,9 +76,9 @@ class MeshShape:
                     fitting = max(d for d in range(1, fitting + 1) if fitting % d == 0 and d <= max(size, 1))
                 return f"mesh.{axis}={fitting} would work."
         if self.sizes:
-            first = next(iter(self.sizes))
-            others = ", ".join(f"mesh.{axis}=1" for axis in self.sizes if axis != first)
-            return f"mesh.{first}={num_devices}{' with ' + others if others else ''} would work."
+            first, *rest = self.sizes
+            ones = ", ".join(f"mesh.{axis}=1" for axis in rest)
+            return f"mesh.{first}={num_devices}{' with ' + ones if ones else ''} would work."
         return f"Name an axis: mesh=dict(rows={num_devices}) would work, or run on one device."
 
 

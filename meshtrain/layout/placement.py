@@ -62,7 +62,9 @@ class Placement:
         """PartitionSpec of an array; InputError where a dim does not divide or an axis would stand twice."""
         rules = self.rules(kind)
         rules.spec(dims)  # an axis that stands twice is an error whatever the sizes
-        return partition_spec([self._axes_of(rules, dim, size, dims, shape) for dim, size in zip(dims, shape, strict=True)])
+        return partition_spec(
+            [self._axes_of(rules, dim, size, dims, shape) for dim, size in zip(dims, shape, strict=True)]
+        )
 
     def _axes_of(self, rules: Rules, dim: str, size: int, dims: tuple[str, ...], shape: tuple[int, ...]) -> Axes:
         axes = rules.axes(dim)
@@ -74,8 +76,8 @@ class Placement:
                 axes = axes[:-1]
             return axes
         raise InputError(
-            f"{rules.source[dim]}: {' x '.join(f'{axis}={self.axis_sizes[axis]}' for axis in axes)} cuts the dim {dim!r}"
-            f" into {shards} parts, which does not divide its size {size} (array [{', '.join(dims)}] of shape"
+            f"{rules.source[dim]}: {' x '.join(f'{axis}={self.axis_sizes[axis]}' for axis in axes)} cuts the dim"
+            f" {dim!r} into {shards} parts, which does not divide its size {size} (array [{', '.join(dims)}] of shape"
             f" {list(shape)}). {_sizes_that_divide(dim, size, shards)}"
         )
 
@@ -91,14 +93,17 @@ class Placement:
         """The array as it lies on devices: the vocabulary padded until its axes divide it, in every class alike."""
         if PADDED not in spec.dims:
             return spec
-        multiple = math.lcm(*(self.num_shards(PADDED, kind) for kind in ("use", "params", "grads", "optimizer", "activations")))
+        multiple = math.lcm(
+            *(self.num_shards(PADDED, kind) for kind in ("use", "params", "grads", "optimizer", "activations"))
+        )
         shape = tuple(
-            -(-size // multiple) * multiple if dim == PADDED else size for dim, size in zip(spec.dims, spec.shape, strict=True)
+            -(-size // multiple) * multiple if dim == PADDED else size
+            for dim, size in zip(spec.dims, spec.shape, strict=True)
         )
         return replace(spec, shape=shape)
 
     def constrain(self, x: jax.Array, *dims: str) -> jax.Array:
-        """`x` with its sharding as an activation of these dims fixed; the compiler puts collectives where it changes."""
+        """`x` with the sharding of an activation of these dims; the compiler puts a collective where it changes."""
         if self.num_devices == 1:
             return x
         return jax.lax.with_sharding_constraint(x, self._here("activations", dims, x.shape))

@@ -1,0 +1,101 @@
+"""The optimizer: optax transformations, with everything that depends on a weight's role decided by its dims.
+
+The transformation makes the update for a learning rate of 1; the step scales it by the schedule's value.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import optax
+
+from meshtrain.errors import InputError, nearest
+from meshtrain.layout import ArraySpec, Tree, map_specs
+from meshtrain.step.schedule import ScheduleConfig
+
+NAMES = ("adamw", "muon")
+
+# Dims that do not make a weight a matrix: a stack of layers, and a head's inner width (a bias is [heads, head_dim]).
+_STACKED, _INNER = ("layers",), ("head_dim",)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """name: "adamw", or "muon" (hidden matrices orthogonalised, AdamW for the rest).
+
+    learning_rate: the schedule's peak. b1, b2, eps: AdamW's decay rates and epsilon. beta: Muon's momentum.
+    weight_decay: decoupled; for matrices (weights with at least two dims besides layers and head_dim: projections and
+    embeddings), never for norm scales and biases. clip: the largest global norm of the gradient, or None.
+    """
+
+    name: str = "adamw"
+    learning_rate: float = 3e-4
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    beta: float = 0.95
+    weight_decay: float = 0.1
+    clip: float | None = 1.0
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise InputError(
+                f"optimizer.name: {self.name!r} is not one of {', '.join(NAMES)}.{nearest(self.name, NAMES)}"
+            )
+        if not self.learning_rate > 0 or self.eps <= 0 or self.weight_decay < 0:
+            raise InputError(
+                f"optimizer: learning_rate={self.learning_rate} and eps={self.eps} must be above 0, and"
+                f" weight_decay={self.weight_decay} at least 0."
+            )
+        if self.clip is not None and self.clip <= 0:
+            raise InputError(f"optimizer.clip: {self.clip} must be above 0, or None for no clipping.")
+
+
+def decays(spec: ArraySpec) -> bool:
+    """Whether weight decay applies: to matrices, by dims (the rank is no rule: stacked norm scales have rank 2)."""
+    return len(set(spec.dims) - set(_STACKED) - set(_INNER)) >= 2
+
+
+def decay_mask(specs: Tree) -> Tree:
+    """The tree of booleans that says which weights decay."""
+    return map_specs(decays, specs)
+
+
+def make_optimizer(config: OptimizerConfig, specs: Tree) -> optax.GradientTransformation:
+    """Updates at a learning rate of 1 for weights of these specs."""
+    mask = decay_mask(specs)
+    if config.name == "adamw":
+        return optax.adamw(1.0, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=mask)
+    muon = optax.contrib.muon(
+        1.0, beta=config.beta, eps=config.eps, adam_b1=config.b1, adam_b2=config.b2, consistent_rms=0.2,
+        muon_weight_dimension_numbers=map_specs(_matrix_dims, specs),
+    )  # fmt: skip
+    return optax.chain(muon, optax.add_decayed_weights(-config.weight_decay, mask))
+
+
+def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:
+    """How a hidden weight is a matrix from its inputs to its outputs; None for all others.
+
+    Hidden matrices have "embed" on one side: [embed, ...] reads the residual stream, [..., embed] writes it.
+    """
+    inner = [i for i, dim in enumerate(spec.dims) if dim not in _STACKED]
+    if not decays(spec) or "layers" not in spec.dims:
+        return None
+    embed = spec.dims.index("embed")
+    rest = [i for i in inner if i != embed]
+    reads = embed == inner[0]
+    return optax.contrib.MuonDimensionNumbers(*(((embed,), tuple(rest)) if reads else (tuple(rest), (embed,))))
+
+
+def optimizer_specs(optimizer: optax.GradientTransformation, specs: Tree) -> Tree:
+    """ArraySpec of every array of the optimizer's state: a moment has the dims of its weight, a counter none."""
+    shapes = map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), specs)
+    state = jax.eval_shape(optimizer.init, shapes)
+    return optax.tree.map_params(
+        optimizer,
+        lambda moment, spec: ArraySpec(moment.shape, moment.dtype, spec.dims),
+        state,
+        specs,
+        transform_non_params=lambda x: ArraySpec(x.shape, x.dtype, ()),
+        is_leaf=lambda x: isinstance(x, ArraySpec),
+    )
