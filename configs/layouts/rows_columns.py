@@ -1,6 +1,6 @@
 """The two-dimensional layout of Mesh-TensorFlow, with its names: batch over `rows`, hidden dims over `columns`.
 
-It is `tensor` under other names, to show that names are free: nothing in the package knows an axis by its name.
+It is `tensor` under other names. Use it to see that names are free: nothing in the package knows an axis by its name.
 """
 
 from ml_collections import ConfigDict

@@ -17,7 +17,8 @@ class ScheduleConfig:
 
     shape: "cosine" from the peak to `final` times the peak; "wsd" (warm-up, stable, decay) stays at the peak and goes
     down linearly in the last `decay` share of the steps; "linear" from the peak to the end; "constant".
-    warmup: its steps; step s (from 0) uses (s + 1) / warmup of the peak. final: share of the peak at the last step. decay: share of all steps, for "wsd". steps: the step at which the decay ends; None: the run's steps.
+    warmup: its steps; step s (from 0) uses (s + 1) / warmup of the peak. final: share of the peak at the last step.
+    decay: share of all steps, for "wsd". steps: the step at which the decay ends; None: the run's steps.
     """
 
     shape: str = "cosine"
