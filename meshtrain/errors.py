@@ -25,6 +25,12 @@ class NonFiniteError(MeshtrainError):
     exit_code = 3
 
 
+class StorageError(MeshtrainError):
+    """The run's folder cannot be read or written: no room, no permission, a failed save."""
+
+    exit_code = 4
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint to append to an error: ` Did you mean 'x'?`, or nothing where no valid name is close."""
     found = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)

@@ -1,0 +1,243 @@
+"""Checkpoints: the training state on disk, in logical shapes, belonging to no layout.
+
+Saving is asynchronous (the arrays are taken at once, written in the background, and named last); loading reads each
+device's slices straight into the shardings that are asked for. Nothing is ever half loaded: the stored tree is compared
+with the wanted one before the first byte is read.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from meshtrain.errors import InputError, StorageError
+from meshtrain.io import checkpoint_folder
+from meshtrain.io.checkpoint_folder import ARRAYS, PARTIAL, Saved
+from meshtrain.layout import ArraySpec, Tree, path_name
+from meshtrain.layout.array import is_spec
+
+PARAMS = "params"  # the weights' place in a training state: what a params-only load reads
+_SHOWN = 8  # paths listed in an error before "and N more"
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """every: steps between saves. keep_last: how many of the newest stay. keep_every: steps divisible by it stay for
+    ever, or None. The last step of a run is always saved.
+    """
+
+    every: int = 1000
+    keep_last: int = 2
+    keep_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("every", self.every), ("keep_last", self.keep_last), ("keep_every", self.keep_every)):
+            if value is not None and value < 1:
+                raise InputError(f"checkpoint.{name}: {value} must be at least 1; checkpoint.{name}=1 would work.")
+
+
+class Checkpoints:
+    """The checkpoints of one run folder. One save is under way at a time; a failed one is raised at the next call."""
+
+    def __init__(self, folder: Path, config: CheckpointConfig, say: Callable[[str], None]) -> None:
+        self.folder, self.config, self.say = folder, config, say
+        self._finisher: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._writer: Any = None
+
+    def newest(self) -> Saved | None:
+        """The newest complete step; damaged ones are skipped, with a message, and put aside. None if there is none."""
+        saved = checkpoint_folder.newest(self.folder, self.say)
+        with _storage_errors(f"the folder {self.folder} cannot be changed"):
+            checkpoint_folder.clean(self.folder, saved)
+        return saved
+
+    def save(self, step: int, state: Tree, specs: Tree, record: dict[str, Any]) -> None:
+        """Starts saving. `specs`: ArraySpec of each array in logical shape. Returns when `state` may be donated.
+
+        Waits for an earlier save that is still being written. StorageError where that one, or this one, fails.
+        """
+        self.wait()
+        final = checkpoint_folder.step_folder(self.folder, step)
+        partial = final.with_name(final.name + PARTIAL)
+        arrays = _flatten(_logical(state, specs))
+        described = {name: (tuple(x.shape), np.dtype(x.dtype).name) for name, x in arrays.items()}
+        with _storage_errors(f"step {step} could not be saved in {self.folder}"):
+            partial.mkdir(parents=True)
+            self._open_writer().save(partial / ARRAYS, args=_orbax().args.PyTreeSave(arrays))
+        self._finisher = threading.Thread(target=self._finish, args=(partial, step, described, record), name="checkpoint")
+        self._finisher.start()
+
+    def check(self) -> None:
+        """Raises the StorageError of a save that failed in the background."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise StorageError(f"a checkpoint could not be saved in {self.folder}: {_short(failure)}") from failure
+
+    def wait(self) -> None:
+        """Returns when nothing is being written; raises as `check` does."""
+        if self._finisher is not None:
+            self._finisher.join()
+            self._finisher = None
+        self.check()
+
+    def close(self) -> None:
+        """Waits for a running save and frees the writer; raises as `check` does."""
+        try:
+            self.wait()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+
+    def _open_writer(self) -> Any:
+        if self._writer is None:
+            self._writer = _orbax().AsyncCheckpointer(_handler())
+        return self._writer
+
+    def _finish(self, partial: Path, step: int, described: dict, record: dict[str, Any]) -> None:
+        """In the background: waits for the arrays, gives the step its name, then lets old steps go."""
+        try:
+            self._writer.wait_until_finished()
+            checkpoint_folder.complete(partial, step, described, record)
+            checkpoint_folder.retire(self.folder, self.config.keep_last, self.config.keep_every)
+        except BaseException as failure:  # whatever it is, the loop must hear of it
+            self._failure = failure
+
+
+def restore(saved: Saved, specs: Tree, targets: Tree) -> Tree:
+    """The state of a checkpoint as arrays on devices.
+
+    specs: ArraySpec in logical shapes, what the checkpoint must hold; targets: the same tree of ShapeDtypeStruct with
+    shardings, in physical shapes (padding comes back as zeros). InputError where trees, shapes or dtypes differ.
+    """
+    wanted = {path_name(path): spec for path, spec in _paths(specs)}
+    _check_same(saved, saved.arrays, wanted)
+    arrays = _read(saved, {path_name(path): target for path, target in _paths(targets)})
+    return jax.tree.unflatten(jax.tree.structure(targets), list(arrays.values()))
+
+
+def restore_params(saved: Saved, specs: Tree, targets: Tree) -> Tree:
+    """Only the weights of a checkpoint (`specs` and `targets` are trees of the weights); errors as in `restore`."""
+    wanted = {f"{PARAMS}/{path_name(path)}": spec for path, spec in _paths(specs)}
+    _check_same(saved, {n: a for n, a in saved.arrays.items() if n.startswith(f"{PARAMS}/")}, wanted)
+    arrays = _read(saved, {f"{PARAMS}/{path_name(path)}": target for path, target in _paths(targets)})
+    return jax.tree.unflatten(jax.tree.structure(targets), list(arrays.values()))
+
+
+def find(path: Path, say: Callable[[str], None]) -> Saved:
+    """The checkpoint at a path: a step's folder, a folder of steps, or a run's folder (then the newest whole step)."""
+    try:
+        if (path / checkpoint_folder.RECORD).exists():
+            return checkpoint_folder.read(path)
+    except checkpoint_folder.Damaged as damage:
+        raise InputError(f"{path} is no whole checkpoint: {damage}.") from None
+    for folder in (path, path / "checkpoints"):
+        if saved := checkpoint_folder.newest(folder, say):
+            return saved
+    raise InputError(f"{path} holds no whole checkpoint; give a run's folder or one of its checkpoints/step_... folders.")
+
+
+def _read(saved: Saved, targets: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """The named arrays in their shardings; each process reads the slices of its devices."""
+    ocp = _orbax()
+    arguments = {
+        name: ocp.ArrayRestoreArgs(
+            sharding=target.sharding, global_shape=target.shape, dtype=target.dtype, strict=False
+        )
+        for name, target in targets.items()
+    }
+    partly = len(targets) < len(saved.arrays)
+    reader = ocp.Checkpointer(_handler())
+    try:
+        arrays = reader.restore(
+            saved.folder / ARRAYS,
+            args=ocp.args.PyTreeRestore(item=targets, restore_args=arguments, partial_restore=partly),
+        )
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{saved.folder} could not be read: {_short(error)}") from error
+    finally:
+        reader.close()
+    return {name: arrays[name] for name in targets}
+
+
+def _check_same(saved: Saved, stored: dict[str, tuple[tuple[int, ...], str]], wanted: dict[str, ArraySpec]) -> None:
+    """InputError that lists missing, extra and mis-shaped paths."""
+    shapes = {name: (tuple(spec.shape), np.dtype(spec.dtype).name) for name, spec in wanted.items()}
+    lines = _listed("missing in the checkpoint", [f"{n} {_text(shapes[n])}" for n in shapes if n not in stored])
+    lines += _listed("extra in the checkpoint", [f"{n} {_text(stored[n])}" for n in stored if n not in shapes])
+    different = [n for n in shapes if n in stored and stored[n] != shapes[n]]
+    lines += _listed("different", [f"{n}: saved {_text(stored[n])}, wanted {_text(shapes[n])}" for n in different])
+    if lines:
+        raise InputError(
+            f"the checkpoint {saved.folder} does not fit this model and optimizer:\n" + "\n".join(lines) + "\n"
+            "Use the config that it was made with, or another workdir."
+        )
+
+
+def _listed(title: str, items: list[str]) -> list[str]:
+    more = [f"    and {len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
+    return [f"  {title}:", *(f"    {item}" for item in items[:_SHOWN]), *more] if items else []
+
+
+def _text(array: tuple[tuple[int, ...], str]) -> str:
+    return f"{array[1]}{list(array[0])}"
+
+
+def _logical(state: Tree, specs: Tree) -> Tree:
+    """The state without the padding of its physical shapes. A cut dim is gathered: its real size need not divide."""
+
+    def cut(spec: ArraySpec, x: jax.Array) -> jax.Array:
+        if tuple(spec.shape) == tuple(x.shape):
+            return x
+        slices = tuple(slice(size) for size in spec.shape)
+        sharding = None
+        if isinstance(x.sharding, NamedSharding):
+            axes = tuple(x.sharding.spec) + (None,) * (x.ndim - len(x.sharding.spec))
+            kept = [axis if a == b else None for axis, a, b in zip(axes, spec.shape, x.shape, strict=True)]
+            sharding = NamedSharding(x.sharding.mesh, PartitionSpec(*kept))
+        return jax.jit(lambda x: x[slices], out_shardings=sharding)(x)
+
+    return jax.tree.map(cut, specs, state, is_leaf=is_spec)
+
+
+def _flatten(tree: Tree) -> dict[str, jax.Array]:
+    return {path_name(path): x for path, x in _paths(tree)}
+
+
+def _paths(tree: Tree) -> list[tuple[tuple[Any, ...], Any]]:
+    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_spec)[0]
+
+
+def _orbax() -> Any:
+    """Orbax, imported when the first checkpoint is read or written."""
+    import orbax.checkpoint
+
+    return orbax.checkpoint
+
+
+def _handler() -> Any:
+    """Arrays as they are (weights hardly compress) and without a record of the sharding they had."""
+    handlers = _orbax().type_handlers
+    array_handler = handlers.ArrayHandler(enable_write_sharding_file=False)
+    registry = handlers.create_type_handler_registry((jax.Array, array_handler))
+    return _orbax().PyTreeCheckpointHandler(use_compression=False, type_handler_registry=registry)
+
+
+@contextlib.contextmanager
+def _storage_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {_short(error)}") from error
+
+
+def _short(error: BaseException) -> str:
+    """The first line of an error, without the trail of the libraries below."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

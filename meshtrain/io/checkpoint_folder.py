@@ -1,0 +1,180 @@
+"""The folder of checkpoints: which steps are complete, which are damaged, and which may go.
+
+    checkpoints/step_00000050/            complete: it got its name last, by a rename
+        arrays/...                        written by Orbax
+        checkpoint.json                   every file's size and checksum, every array's shape, and the run's own record
+    checkpoints/step_00000060.partial/    an interrupted save
+
+A step counts only when its files are those that its record names; an older good step is never deleted before a newer
+one is complete.
+"""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECORD = "checkpoint.json"
+ARRAYS = "arrays"
+PARTIAL = ".partial"
+DAMAGED = ".damaged"
+DELETED = ".deleted"
+FORMAT = 1
+
+_STEP = re.compile(r"step_(\d+)")
+_CHUNK = 1 << 24  # bytes read at once for a checksum
+
+
+class Damaged(Exception):
+    """This folder is no complete checkpoint; the text says why."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A complete checkpoint. arrays: path -> (logical shape, dtype). record: what the run stored beside the arrays."""
+
+    step: int
+    folder: Path
+    arrays: dict[str, tuple[tuple[int, ...], str]]
+    record: dict[str, Any]
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of `step` lies once it is complete."""
+    return folder / f"step_{step:08d}"
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that have a folder with a final name, oldest first, whole or not."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(match[1]) for match in map(_STEP.fullmatch, names) if match)
+
+
+def newest(folder: Path, say: Callable[[str], None]) -> Saved | None:
+    """The newest step whose every byte is right; what is skipped on the way is said."""
+    for partial in sorted(folder.glob(f"step_*{PARTIAL}")):
+        say(f"skipped {partial.name}: its save was interrupted")
+    for step in reversed(steps(folder)):
+        try:
+            return read(step_folder(folder, step))
+        except Damaged as damage:
+            say(f"skipped {step_folder(folder, step).name}: {damage}")
+    return None
+
+
+def read(folder: Path) -> Saved:
+    """The record of one checkpoint, after its files were checked against it; Damaged if anything is missing or wrong."""
+    saved, files = read_record(folder)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for name, found in zip(files, pool.map(lambda name: _fingerprint(folder / name), files), strict=True):
+            if found is None:
+                raise Damaged(f"the file {name} is missing")
+            if found[0] != files[name][0]:
+                raise Damaged(f"the file {name} has {found[0]} bytes instead of {files[name][0]}")
+            if found != tuple(files[name]):
+                raise Damaged(f"the file {name} has another checksum than when it was written")
+    return saved
+
+
+def read_record(folder: Path) -> tuple[Saved, dict[str, list[int]]]:
+    """The record of one checkpoint and the (size, checksum) of its files, without looking at them."""
+    try:
+        stored = json.loads((folder / RECORD).read_text())
+    except FileNotFoundError:
+        raise Damaged("it is empty" if not any(folder.glob("*")) else f"its {RECORD} is missing") from None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"its {RECORD} cannot be read ({error})") from None
+    if not isinstance(stored, dict) or stored.pop("checksum", None) != _checksum(stored):
+        raise Damaged(f"its {RECORD} is not as it was written")
+    if stored["format"] != FORMAT:
+        raise Damaged(f"it has format {stored['format']}, and this version reads format {FORMAT}")
+    arrays = {name: (tuple(shape), dtype) for name, (shape, dtype) in stored["arrays"].items()}
+    return Saved(stored["step"], folder, arrays, stored["record"]), stored["files"]
+
+
+def complete(partial: Path, step: int, arrays: dict[str, tuple[tuple[int, ...], str]], record: dict[str, Any]) -> Path:
+    """Turns a folder whose files are written into the checkpoint of `step`: record, disk barrier, rename."""
+    stored: dict[str, Any] = {
+        "format": FORMAT,
+        "step": step,
+        "arrays": {name: [list(shape), dtype] for name, (shape, dtype) in arrays.items()},
+        "record": record,
+        "files": {str(path.relative_to(partial)): _fingerprint(path) for path in _files(partial)},
+    }
+    stored["checksum"] = _checksum(stored)
+    with open(partial / RECORD, "w") as file:
+        json.dump(stored, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    final = step_folder(partial.parent, step)
+    if final.exists():  # the same step of an earlier attempt, damaged or not reached by the resume
+        _delete(final)
+    _sync(partial)
+    partial.rename(final)
+    _sync(partial.parent)
+    return final
+
+
+def clean(folder: Path, good: Saved | None) -> None:
+    """Removes interrupted saves, and moves steps newer than the good one out of the way (they are damaged)."""
+    for path in [*folder.glob(f"step_*{PARTIAL}"), *folder.glob(f"step_*{DELETED}")]:
+        shutil.rmtree(path)
+    for step in steps(folder):
+        if good is None or step > good.step:
+            path = step_folder(folder, step)
+            aside = path.with_name(path.name + DAMAGED)
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+
+
+def retire(folder: Path, keep_last: int, keep_every: int | None) -> None:
+    """Deletes what the policy does not keep. Call it only when a newer step has just been completed."""
+    present = steps(folder)
+    keep = set(present[-keep_last:]) | {step for step in present if keep_every and step % keep_every == 0}
+    for step in present:
+        if step not in keep:
+            _delete(step_folder(folder, step))
+    for path in folder.glob(f"step_*{DAMAGED}"):
+        shutil.rmtree(path)
+
+
+def _delete(path: Path) -> None:
+    """Takes the name away first, so that a kill in the middle never leaves a step that looks whole."""
+    doomed = path.with_name(path.name + DELETED)
+    path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != RECORD)
+
+
+def _fingerprint(path: Path) -> tuple[int, int] | None:
+    """(bytes, CRC-32) of a file, or None where there is none."""
+    size = crc = 0
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK):
+                size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    except FileNotFoundError:
+        return None
+    return size, crc
+
+
+def _checksum(stored: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(stored, sort_keys=True).encode())
+
+
+def _sync(folder: Path) -> None:
+    """Asks the disk to keep the names in this folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
