@@ -3,12 +3,13 @@
 Layout.parse({"mesh": {"data": -1, "tensor": 2}, "rules": {"batch": "data", "mlp": "tensor"}, ...}, name="mine")
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.layout.dims import DIMS
+from meshtrain.layout.finding import ERROR, Finding, attempt, raise_errors
 from meshtrain.layout.mesh import MeshShape
 from meshtrain.layout.rules import Rules
 
@@ -45,65 +46,75 @@ class Layout:
     doc: str = field(default="", compare=False)
 
     @classmethod
-    def parse(cls, mapping: Mapping[str, Any], name: str = "layout", doc: str = "") -> "Layout":
-        """A layout from the dict of a layout file. InputError for unknown keys, dims or axes and for bad values."""
+    def parse(
+        cls, mapping: Mapping[str, Any], name: str = "layout", doc: str = "", findings: list[Finding] | None = None
+    ) -> "Layout":
+        """A layout from the dict of a layout file. InputError with all that is wrong: keys, dims, axes, values.
+
+        With `findings` it raises only where there is no mesh to speak of: what is wrong is added to the list and left
+        out of the layout, so that a check of the rest can go on.
+        """
+        found: list[Finding] = []
         valid = [f.name for f in fields(cls) if f.name not in ("name", "doc")]
         for key in mapping:
             if key not in valid:
-                raise InputError(
-                    f"layout {name}: there is no key {key!r}.{nearest(key, valid)} The keys are: {' '.join(valid)}."
-                )
-        mesh = MeshShape.parse(_section(mapping, "mesh", name))
-        rules = Rules.parse(_section(mapping, "rules", name), "rules")
-        layout = cls(
-            mesh=mesh,
-            rules=rules,
-            activations=rules.override(Rules.parse(_section(mapping, "activations", name), "activations")),
-            **_weight_rules(mapping, rules, name),
-            accumulate=_positive(mapping.get("accumulate", 1), "accumulate"),
-            remat=_choice(mapping.get("remat", "none"), "remat", REMAT),
-            attention=_word(mapping.get("attention", "local"), "attention"),
-            order=_word(mapping.get("order", "contiguous"), "order"),
-            pipeline=_optional_section(mapping, "pipeline"),
-            experts=_optional_section(mapping, "experts"),
-            name=name,
-            doc=doc,
-        )
-        for section in (layout.activations, layout.optimizer, layout.grads, layout.params):
-            section.check_axes(mesh.axes)
+                keys = f"The keys are: {' '.join(valid)}."
+                problem = f"there is no key {key!r}.{nearest(key, valid)}"
+                found.append(Finding(ERROR, "unknown-key", f"layout {name}", problem, keys))
+        mesh = MeshShape.parse(_mesh_section(mapping, name), found)
+        values: dict[str, Any] = dict(_rules(mapping, mesh.axes, found))
+        for key, (parse, default) in _VALUES.items():
+            value = attempt(found, "bad-value", parse, mapping.get(key, default), key)
+            values[key] = default if value is None else value
+        layout = cls(mesh=mesh, **values, name=name, doc=doc)
+        if findings is None:
+            raise_errors(found)
+        else:
+            findings += found
         return layout
 
 
-def _weight_rules(mapping: Mapping[str, Any], rules: Rules, name: str) -> dict[str, Rules]:
-    """The rows of params, grads and optimizer, each inheriting from the one before it."""
-    found: dict[str, Rules] = {}
-    for section in WEIGHT_CLASSES:
-        own = Rules.parse(_section(mapping, section, name), section)
-        for dim in own.rows:
-            if not DIMS[dim].weight:
-                weights = " ".join(d for d, dim_ in DIMS.items() if dim_.weight)
-                raise InputError(
-                    f"{section}.{dim}: no weight has the dim {dim!r}; write the row under `activations` or `rules`."
-                    f" Dims of weights are: {weights}."
-                )
-        rules = rules.override(own)
-        found[section] = rules
+def _rules(mapping: Mapping[str, Any], mesh_axes: tuple[str, ...], findings: list[Finding]) -> dict[str, Rules]:
+    """The rows of every class: activations on top of `rules`; params, grads, optimizer on top of the one before."""
+    own: dict[str, Rules] = {}
+    for key in ("rules", "activations", *WEIGHT_CLASSES):
+        section = attempt(findings, "bad-value", _section, mapping.get(key), key) or {}
+        own[key] = Rules.parse(section, key, mesh_axes, findings)
+    found = {"rules": own["rules"], "activations": own["rules"].override(own["activations"])}
+    rules = own["rules"]
+    for key in WEIGHT_CLASSES:
+        findings += [_no_weight(key, dim) for dim in own[key].rows if not DIMS[dim].weight]
+        rules = rules.override(own[key])
+        found[key] = rules
     return found
 
 
-def _section(mapping: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any]:
-    value = mapping.get(key)
-    if value is None:
-        if key == "mesh":
-            raise InputError(f"layout {name}: `mesh` is missing; `mesh=dict(data=-1)` is one axis over all devices.")
-        return {}
-    if not isinstance(value, Mapping):
+def _no_weight(key: str, dim: str) -> Finding:
+    weights = " ".join(name for name, dim in DIMS.items() if dim.weight)
+    return Finding(
+        ERROR,
+        "no-weight-dim",
+        f"{key}.{dim}",
+        f"no weight has the dim {dim!r}.",
+        f"Write the row under `activations` or `rules`. Dims of weights are: {weights}.",
+    )
+
+
+def _mesh_section(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if mapping.get("mesh") is None:
+        raise InputError(f"layout {name}: `mesh` is missing; `mesh=dict(data=-1)` is one axis over all devices.")
+    return _section(mapping["mesh"], "mesh") or {}
+
+
+def _section(value: Any, key: str) -> Mapping[str, Any] | None:
+    if value is not None and not isinstance(value, Mapping):
         raise InputError(f"{key}: expected a dict, such as {key}=dict(...), not {value!r}.")
     return value
 
 
-def _optional_section(mapping: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    return dict(_section(mapping, key, "")) if mapping.get(key) is not None else None
+def _optional_section(value: Any, key: str) -> Mapping[str, Any] | None:
+    section = _section(value, key)
+    return None if section is None else dict(section)
 
 
 def _positive(value: Any, key: str) -> int:
@@ -118,7 +129,18 @@ def _word(value: Any, key: str) -> str:
     return value
 
 
-def _choice(value: Any, key: str, valid: tuple[str, ...]) -> str:
-    if value not in valid:
-        raise InputError(f"{key}: {value!r} is not one of {', '.join(valid)}.{nearest(str(value), valid)}")
+def _remat(value: Any, key: str) -> str:
+    if value not in REMAT:
+        raise InputError(f"{key}: {value!r} is not one of {', '.join(REMAT)}.{nearest(str(value), REMAT)}")
     return str(value)
+
+
+# How each key that is no section of rules is read, and its value where it is not given.
+_VALUES: dict[str, tuple[Callable[[Any, str], Any], Any]] = {
+    "accumulate": (_positive, 1),
+    "remat": (_remat, "none"),
+    "attention": (_word, "local"),
+    "order": (_word, "contiguous"),
+    "pipeline": (_optional_section, None),
+    "experts": (_optional_section, None),
+}

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from meshtrain.errors import InputError
+from meshtrain.layout.finding import ERROR, Finding, raise_errors
 
 FILL = -1  # the size of the one axis that takes what is left of the devices
 
@@ -24,21 +25,30 @@ class MeshShape:
     sizes: Mapping[str, int]
 
     @classmethod
-    def parse(cls, mapping: Mapping[str, object]) -> "MeshShape":
-        """The `mesh` section of a layout; InputError for a size that is no positive integer or for two -1."""
+    def parse(cls, mapping: Mapping[str, object], findings: list[Finding] | None = None) -> "MeshShape":
+        """The `mesh` section of a layout. InputError for a size that is no positive integer or for two -1.
+
+        With `findings` nothing is raised: each problem is added to the list and the axis counts as of size 1.
+        """
+        found: list[Finding] = []
         sizes: dict[str, int] = {}
+        filled: str | None = None
         for axis, size in mapping.items():
+            sizes[axis] = 1
             if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != FILL):
-                raise InputError(
-                    f"mesh.{axis}: the size must be a positive integer or -1 (what is left), not {size!r}."
-                )
-            sizes[axis] = size
-        filled = [axis for axis, size in sizes.items() if size == FILL]
-        if len(filled) > 1:
-            raise InputError(
-                f"mesh.{filled[0]} and mesh.{filled[1]} are both -1: only one axis can take what is left."
-                f" Give mesh.{filled[1]} a size, for example 1."
-            )
+                problem = f"the size must be a positive integer or -1 (what is left), not {size!r}."
+                found.append(Finding(ERROR, "mesh", f"mesh.{axis}", problem))
+            elif size == FILL and filled is not None:
+                problem = "both are -1, but only one axis can take what is left."
+                remedy = f"Give mesh.{axis} a size, for example 1."
+                found.append(Finding(ERROR, "mesh", f"mesh.{filled} and mesh.{axis}", problem, remedy))
+            else:
+                sizes[axis] = size
+                filled = axis if size == FILL else filled
+        if findings is None:
+            raise_errors(found)
+        else:
+            findings += found
         return cls(sizes)
 
     @property
@@ -95,3 +105,8 @@ def build_mesh(sizes: Mapping[str, int], devices: Sequence[jax.Device] | None = 
     ordered = order_devices(jax.devices() if devices is None else devices)
     grid = np.array(ordered, dtype=object).reshape(tuple(sizes.values()))
     return Mesh(grid, tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
+    """A mesh of these sizes without devices: enough for shardings and for tracing, at any size."""
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))

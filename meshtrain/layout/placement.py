@@ -12,12 +12,12 @@ from functools import cached_property
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from meshtrain.errors import InputError
 from meshtrain.layout.array import ArraySpec, Tree, map_specs
 from meshtrain.layout.dims import DIMS
+from meshtrain.layout.finding import ERROR, Finding, raise_errors
 from meshtrain.layout.gather import gather_for_use
 from meshtrain.layout.layout import Layout
-from meshtrain.layout.mesh import MeshShape, build_mesh
+from meshtrain.layout.mesh import MeshShape, abstract_mesh, build_mesh
 from meshtrain.layout.rules import Axes, Rules, partition_spec
 
 PADDED = "vocab"  # padded until its axes divide it
@@ -60,25 +60,38 @@ class Placement:
 
     def spec(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
         """PartitionSpec of an array; InputError where a dim does not divide or an axis would stand twice."""
+        raise_errors(self.problems(kind, dims, shape))
         rules = self.rules(kind)
-        rules.spec(dims)  # an axis that stands twice is an error whatever the sizes
-        return partition_spec(
-            [self._axes_of(rules, dim, size, dims, shape) for dim, size in zip(dims, shape, strict=True)]
-        )
+        return partition_spec([self._axes_of(rules, dim, size) for dim, size in zip(dims, shape, strict=True)])
 
-    def _axes_of(self, rules: Rules, dim: str, size: int, dims: tuple[str, ...], shape: tuple[int, ...]) -> Axes:
+    def problems(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> list[Finding]:
+        """Why an array of these dims cannot be placed: an axis that stands twice, dims that do not divide."""
+        rules = self.rules(kind)
+        findings = rules.conflicts(dims)  # an error whatever the sizes
+        for dim, size in zip(dims, shape, strict=True):
+            shards = math.prod(self.axis_sizes[axis] for axis in self._axes_of(rules, dim, size))
+            if size % shards and dim != PADDED:
+                findings.append(self._does_not_divide(rules, dim, size, shards))
+        return findings
+
+    def _axes_of(self, rules: Rules, dim: str, size: int) -> Axes:
+        """The axes that shard a dim of this size: all of its row, but for heads that are fewer than their axes."""
         axes = rules.axes(dim)
         shards = math.prod(self.axis_sizes[axis] for axis in axes)
-        if size % shards == 0 or dim == PADDED:
-            return axes
-        if dim == REPLICATED and shards % size == 0:
+        if dim == REPLICATED and size % shards and shards % size == 0:
             while size % math.prod(self.axis_sizes[axis] for axis in axes):
                 axes = axes[:-1]
-            return axes
-        raise InputError(
-            f"{rules.source[dim]}: {' x '.join(f'{axis}={self.axis_sizes[axis]}' for axis in axes)} cuts the dim"
-            f" {dim!r} into {shards} parts, which does not divide its size {size} (array [{', '.join(dims)}] of shape"
-            f" {list(shape)}). {_sizes_that_divide(dim, size, shards)}"
+        return axes
+
+    def _does_not_divide(self, rules: Rules, dim: str, size: int, shards: int) -> Finding:
+        axes = rules.axes(dim)
+        return Finding(
+            ERROR,
+            "does-not-divide",
+            rules.source[dim],
+            f"{' x '.join(f'{axis}={self.axis_sizes[axis]}' for axis in axes)} would cut the dim {dim!r} (size {size},"
+            f" {DIMS[dim].meaning}) into {shards} parts, and {size} does not divide by {shards}.",
+            _sizes_that_divide(size, shards, axes),
         )
 
     def sharding(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> NamedSharding:
@@ -147,23 +160,39 @@ class Placement:
 
     def check_batch(self, global_batch: int) -> int:
         """Sequences per device and microbatch; InputError with batches that would work where it does not divide."""
+        raise_errors(self.batch_problems(global_batch))
+        return global_batch // (self.num_shards("batch") * self.layout.accumulate)
+
+    def batch_problems(self, global_batch: int) -> list[Finding]:
+        """A finding where the batch does not divide into its parts and microbatches."""
         shards, accumulate = self.num_shards("batch"), self.layout.accumulate
-        if global_batch < 1 or global_batch % (shards * accumulate):
-            unit = shards * accumulate
-            below, above = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
-            axes = " x ".join(f"{axis}={self.axis_sizes[axis]}" for axis in self.axes("batch")) or "no axis"
-            near = f"{below} or {above}" if below and below != above else f"{above}"
-            raise InputError(
-                f"global_batch: {global_batch} sequences do not divide into {shards} parts of the batch (rules.batch:"
-                f" {axes}) times {accumulate} microbatches (accumulate): {unit} in all. global_batch={near} would work."
+        unit = shards * accumulate
+        if global_batch >= 1 and global_batch % unit == 0:
+            return []
+        below, above = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
+        axes = " x ".join(f"{axis}={self.axis_sizes[axis]}" for axis in self.axes("batch")) or "no axis"
+        near = f"{below} or {above}" if below > 0 and below != above else f"{above}"
+        return [
+            Finding(
+                ERROR,
+                "batch",
+                "global_batch",
+                f"{global_batch} sequences do not divide into {shards} parts of the batch (rules.batch: {axes}) times"
+                f" {accumulate} microbatches (accumulate): {unit} in all.",
+                f"global_batch={near} would work.",
             )
-        return global_batch // (shards * accumulate)
+        ]
 
 
 def place(layout: Layout, num_devices: int | None = None) -> Placement:
     """The layout on this process's devices (the first `num_devices` of them; default all)."""
     devices = jax.devices()[:num_devices]
     return Placement(layout, build_mesh(layout.mesh.resolve(len(devices)), devices))
+
+
+def place_abstract(layout: Layout, num_devices: int) -> Placement:
+    """The layout on this many devices that need not exist: for tables, checks and tracing."""
+    return Placement(layout, abstract_mesh(layout.mesh.resolve(num_devices)))
 
 
 def single_placement() -> Placement:
@@ -175,9 +204,10 @@ def _tuple(entry: object) -> Axes:
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)  # type: ignore[arg-type]
 
 
-def _sizes_that_divide(dim: str, size: int, shards: int) -> str:
-    """The way out, in words: the nearest sizes of the dim, and numbers of parts that divide the size."""
+def _sizes_that_divide(size: int, shards: int, axes: Axes) -> str:
+    """The way out, in words: the nearest sizes of the dim, and the most parts that divide size and devices."""
     below, above = size // shards * shards, -(-size // shards) * shards
     near = f"{below} or {above}" if below else f"{above}"
-    parts = [n for n in range(1, shards) if size % n == 0]
-    return f"A size of {near} ({DIMS[dim].meaning}) would work, or an axis of size {parts[-1]}."
+    parts = math.gcd(size, shards)
+    axis = f"mesh.{axes[0]}={parts}" if len(axes) == 1 else f"axes of {parts} in all"
+    return f"A size of {near} would work, or {axis}."

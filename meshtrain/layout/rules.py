@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.layout.dims import check_dim
+from meshtrain.layout.finding import ERROR, Finding, attempt, raise_errors
 
 Axes = tuple[str, ...]
 
@@ -24,9 +25,25 @@ class Rules:
     source: Mapping[str, str]
 
     @classmethod
-    def parse(cls, mapping: Mapping[str, object], where: str) -> "Rules":
-        """Rules of one section (`where`, such as "rules") of a layout; InputError for an unknown dim or a bad value."""
-        rows = {check_dim(dim, f"{where}.{dim}"): _axes(value, f"{where}.{dim}") for dim, value in mapping.items()}
+    def parse(
+        cls, mapping: Mapping[str, object], where: str, mesh_axes: tuple[str, ...], findings: list[Finding]
+    ) -> "Rules":
+        """Rules of one section (`where`, such as "rules") of a layout.
+
+        A row with an unknown dim, a bad value or an axis that the mesh does not have is left out and added to
+        `findings`.
+        """
+        rows: dict[str, Axes] = {}
+        for dim, value in mapping.items():
+            line = f"{where}.{dim}"
+            known = attempt(findings, "unknown-dim", check_dim, dim, line)
+            axes = attempt(findings, "bad-value", _axes, value, line)
+            if known is None or axes is None:
+                continue
+            missing = [axis for axis in axes if axis not in mesh_axes]
+            findings += [_unknown_axis(axis, line, mesh_axes) for axis in missing]
+            if not missing:
+                rows[dim] = axes
         return cls(rows, {dim: f"{where}.{dim}" for dim in rows})
 
     def override(self, other: "Rules") -> "Rules":
@@ -39,33 +56,45 @@ class Rules:
 
     def spec(self, dims: tuple[str, ...]) -> PartitionSpec:
         """PartitionSpec of an array of these dims. InputError where one axis would shard two of its dims."""
-        seen: dict[str, str] = {}
+        raise_errors(self.conflicts(dims))
+        return partition_spec([self.axes(dim) for dim in dims])
+
+    def conflicts(self, dims: tuple[str, ...]) -> list[Finding]:
+        """A finding for each mesh axis that would shard two dims of an array of these dims."""
+        findings, seen = [], dict[str, str]()
         for dim in dims:
             for axis in self.axes(dim):
                 if axis in seen:
-                    raise InputError(
-                        f"{self.source[dim]} and {self.source[seen[axis]]}: the array [{', '.join(dims)}] would have"
-                        f" the mesh axis {axis!r} twice, on {seen[axis]!r} and on {dim!r}; a device cannot hold two"
-                        f" different slices. Take {axis!r} out of one of these rows (write `{dim}=None` in the rows of"
-                        " one class to override it there)."
-                    )
-                seen[axis] = dim
-        return partition_spec([self.axes(dim) for dim in dims])
+                    findings.append(self._conflict(axis, seen[axis], dim, dims))
+                else:
+                    seen[axis] = dim
+        return findings
 
-    def check_axes(self, mesh_axes: tuple[str, ...]) -> None:
-        """InputError for the first rule that names an axis which the mesh does not have."""
-        for dim, axes in self.rows.items():
-            for axis in axes:
-                if axis not in mesh_axes:
-                    raise InputError(
-                        f"{self.source[dim]}: the mesh has no axis {axis!r}.{nearest(axis, mesh_axes)}"
-                        f" Its axes are: {', '.join(mesh_axes) or 'none'}."
-                    )
+    def _conflict(self, axis: str, first: str, second: str, dims: tuple[str, ...]) -> Finding:
+        return Finding(
+            ERROR,
+            "axis-twice",
+            " and ".join(dict.fromkeys((self.source[first], self.source[second]))),
+            f"the array [{', '.join(dims)}] would have the mesh axis {axis!r} twice, on {first!r} and on {second!r};"
+            " a device cannot hold two different slices.",
+            f"Take {axis!r} out of one of these rows (write `{second}=None` in the rows of one class to override it"
+            " there).",
+        )
 
 
 def partition_spec(axes_per_dim: list[Axes]) -> PartitionSpec:
     """PartitionSpec from a tuple of axes per dimension: one axis stands bare, none is None."""
     return PartitionSpec(*[axes[0] if len(axes) == 1 else (axes or None) for axes in axes_per_dim])
+
+
+def _unknown_axis(axis: str, line: str, mesh_axes: tuple[str, ...]) -> Finding:
+    return Finding(
+        ERROR,
+        "unknown-axis",
+        line,
+        f"the mesh has no axis {axis!r}.{nearest(axis, mesh_axes)}",
+        f"Its axes are: {', '.join(mesh_axes) or 'none'}.",
+    )
 
 
 def _axes(value: object, where: str) -> Axes:
