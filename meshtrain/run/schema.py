@@ -10,7 +10,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeVar, Union
 
@@ -41,7 +41,7 @@ def build(cls: type[T], values: Mapping[str, Any], path: str) -> T:
     arguments: dict[str, Any] = {}
     for key, value in values.items():
         if key not in fields:
-            raise InputError(f"{path}.{key}: there is no such key.{nearest(key, fields) or _list(fields)}")
+            raise InputError(f"{path}.{key}: there is no such key.{_valid_name(cls, key, path)}")
         arguments[key] = convert(value, hints[key], f"{path}.{key}")
     for key, field in fields.items():
         if key not in arguments and not _has_default(field):
@@ -56,8 +56,7 @@ def build(cls: type[T], values: Mapping[str, Any], path: str) -> T:
     try:
         return cls(**arguments)
     except InputError as error:
-        text = str(error)
-        raise InputError(text if text.startswith(path) else f"{path}: {text}") from None
+        raise InputError(_full_key(str(error), path, fields)) from None
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -256,5 +255,21 @@ def _describe(annotation: Any) -> str:
     return str(annotation).replace("typing.", "").replace("NoneType", "None")
 
 
-def _list(names: Mapping[str, Any]) -> str:
+def _valid_name(cls: type, key: str, path: str) -> str:
+    """The valid key that is meant: of the same name in a section below, or the nearest one here, or else all."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    if below := [dotted for dotted, _, _ in leaves(cls, path) if dotted.endswith(f".{key}")]:
+        return f" Did you mean {below[0]!r}?"
+    if close := nearest(f"{path}.{key}", [f"{path}.{name}" for name in names if nearest(key, [name])]):
+        return close
     return f" Valid names: {', '.join(names)}."
+
+
+def _full_key(text: str, path: str, names: Iterable[str]) -> str:
+    """A section's own message with its key written in full: `optimizer.clip: ...` -> `config.optimizer.clip: ...`."""
+    section = path.rpartition(".")[2]
+    if text.startswith(f"{section}.") or text.startswith(f"{section}:"):
+        return path.removesuffix(section) + text
+    if text.startswith(tuple(f"{name}:" for name in names)):
+        return f"{path}.{text}"
+    return f"{path}: {text}"

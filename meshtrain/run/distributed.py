@@ -1,0 +1,127 @@
+"""The machine as JAX will see it, set up before JAX looks: virtual CPU devices, the cache of compiled programs.
+
+One process for now; `jax.distributed.initialize` belongs at the start of `set_up`, before any device is counted.
+"""
+
+import glob
+import hashlib
+import importlib.util
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from meshtrain.errors import InputError
+from meshtrain.run.config import Request, RunConfig
+
+CACHE_VARIABLE = "MESHTRAIN_CACHE"  # where compiled programs are kept, for all runs of a user
+GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
+GPU_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
+
+# Virtual devices share the cores: one may reach a collective long before another, which by default ends the program.
+CPU_FLAGS = (
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=300",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
+)
+
+
+def set_up(request: Request, say: Callable[[str], None]) -> int:
+    """Configures JAX for this run and returns how many devices it has. Call it before anything touches a device."""
+    os.environ["XLA_FLAGS"] = " ".join([*CPU_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+    import jax
+
+    _use_cache(request.config, say)
+    wanted = _cpu_devices(request)
+    if wanted is None:
+        return len(jax.devices())
+    try:
+        if "cpu_devices" in request.flags:
+            jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", wanted)
+    except RuntimeError:  # JAX is in use already: this is a call from a program, which made its own devices
+        if wanted > len(jax.devices()):
+            raise InputError(
+                f"config.cpu_devices={wanted}: this program has {len(jax.devices())} devices, made before the run began;"
+                f" config.cpu_devices={len(jax.devices())} would work."
+            ) from None
+        return wanted
+    return len(jax.devices())
+
+
+def describe_devices(num_devices: int) -> str:
+    """`8 virtual CPU devices`, `8 x NVIDIA H100 80GB HBM3`."""
+    import jax
+
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return "1 CPU device" if num_devices == 1 else f"{num_devices} virtual CPU devices on {os.cpu_count()} cores"
+    return f"{num_devices} x {device.device_kind}"
+
+
+def has_gpu() -> bool:
+    """Whether JAX will find a GPU, told without starting it."""
+    chosen = os.environ.get("JAX_PLATFORMS", "")
+    if chosen and not {"cuda", "rocm", "gpu"} & set(chosen.split(",")):
+        return False
+    there = any(glob.glob(pattern) for pattern in GPU_DEVICES)
+    return there and any(importlib.util.find_spec(plugin) for plugin in GPU_PLUGINS)
+
+
+def _cpu_devices(request: Request) -> int | None:
+    """How many CPU devices to make; None where the run has a GPU to use.
+
+    A flag says how many in any case. Otherwise a mesh without -1 says how many it needs, and else the run's file does.
+    """
+    if "cpu_devices" in request.flags:
+        return request.config.cpu_devices or 1
+    if has_gpu():
+        return None
+    return _mesh_devices(request.layout) or request.config.cpu_devices or 1
+
+
+def _mesh_devices(layout: Mapping[str, Any]) -> int | None:
+    """The devices that a mesh of fixed sizes takes; None where it takes what there is (or is not a mesh)."""
+    mesh = layout.get("mesh")
+    sizes = list(mesh.values()) if isinstance(mesh, Mapping) else [-1]
+    return math.prod(sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else None
+
+
+def _use_cache(config: RunConfig, say: Callable[[str], None]) -> None:
+    """Compiled programs are kept on disk between starts, unless that is switched off or the folder cannot be written."""
+    import jax
+
+    if config.compilation_cache == "off":
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    folder = cache_folder(config.compilation_cache)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("it cannot be written")
+    except OSError as error:
+        say(f"warning: compiled programs are not kept: {folder}: {error}. --config.compilation_cache=DIR names another.")
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def cache_folder(configured: str | None) -> Path:
+    """The folder of compiled programs: one for each kind of processor, whose instructions they are made of."""
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    chosen = configured or os.environ.get(CACHE_VARIABLE) or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    return Path(chosen or Path(user) / "meshtrain" / "compiled").expanduser() / _processor()
+
+
+def _processor() -> str:
+    """A short name of this machine's processor and its features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = {line for line in lines if line.split(":")[0].strip() in ("model name", "flags", "Features")}
+    digest = hashlib.sha256("\n".join(sorted(features)).encode()).hexdigest()[:8]
+    return f"{platform.machine() or 'unknown'}-{digest}"

@@ -1,0 +1,123 @@
+"""The run's folder: everything of a run lives here, and nothing of another one is ever overwritten.
+
+    config.json layout.json     the resolved run and layout, and the mathematics that a resume is compared with
+    metrics.jsonl tensorboard/  the numbers
+    checkpoints/ profile/       the states; XLA traces
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from meshtrain.errors import InputError, StorageError
+from meshtrain.run.config import differences
+
+MARK = "meshtrain run"
+CONFIG, LAYOUT, LOCK, METRICS = "config.json", "layout.json", ".lock", "metrics.jsonl"
+_FRESH = {LOCK, CONFIG + ".new", LAYOUT, LAYOUT + ".new"}  # what a start that was killed at once may leave
+
+
+class RunFolder:
+    """A claimed folder: no other process trains in it until this one ends."""
+
+    def __init__(self, workdir: str) -> None:
+        """Claims `workdir`. InputError where it holds something else, StorageError where it cannot be written."""
+        self.path = Path(workdir).expanduser()
+        self.checkpoints, self.profile = self.path / "checkpoints", self.path / "profile"
+        self._stored = self._identify()
+        with _writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115  (held until the process ends)
+        self._take_lock()
+
+    def refuse_other(self, mathematics: dict[str, Any], with_contents: bool) -> None:
+        """InputError, with the list of differences, where what was trained here is not this run.
+
+        A folder without a step or a checkpoint holds nothing to protect. `with_contents`: whether the content of the
+        data is known already and compared.
+        """
+        if self._stored is None or not self._has_progress():
+            return
+        different = differences(self._stored["mathematics"], mathematics)
+        if not with_contents:
+            different = [line for line in different if not line.startswith("data.contents")]
+        if different:
+            raise InputError(
+                f"config.workdir={self.path} holds another run; it differs in what changes the numbers (old -> new):\n"
+                + "".join(f"    {line}\n" for line in different)
+                + "Go on with the old values, or start anew in another folder: --config.workdir=..."
+            )
+
+    def describe(self, config: dict[str, Any], layout: dict[str, Any], mathematics: dict[str, Any]) -> None:
+        """Stores what this start was asked for; StorageError where there is no room."""
+        _write(self.path / LAYOUT, layout)
+        _write(self.path / CONFIG, {"is": MARK, "config": config, "mathematics": mathematics})
+
+    def _identify(self) -> dict[str, Any] | None:
+        """What config.json says; None for a new folder."""
+        if self.path.is_dir():
+            names = sorted(path.name for path in self.path.iterdir())
+        elif self.path.exists():
+            raise InputError(f"config.workdir={self.path} is a file; name a folder, for example {self.path}.run.")
+        else:
+            names = []
+        if not set(names) - _FRESH:
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            stored = json.loads((self.path / CONFIG).read_text())
+            if isinstance(stored, dict) and stored.get("is") == MARK:
+                return stored
+        raise InputError(
+            f"config.workdir={self.path} belongs to something else: it has no {CONFIG} of a run, but holds"
+            f" {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}. Name a new or empty folder."
+        )
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            raise InputError(
+                f"config.workdir={self.path}: process {self._lock.read().strip() or '?'} is training in this folder."
+            ) from None
+        except OSError:
+            return  # a file system without locks
+        with _writing(self.path):
+            self._lock.truncate(0)
+            self._lock.write(str(os.getpid()))
+            self._lock.flush()
+
+    def _has_progress(self) -> bool:
+        metrics = self.path / METRICS
+        return (metrics.exists() and metrics.stat().st_size > 0) or any(self.checkpoints.glob("step_*"))
+
+    def close(self) -> None:
+        """Lets another process train here."""
+        self._lock.close()
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    """Replaces a JSON file, whole or not at all."""
+    new = path.with_name(path.name + ".new")
+    with _writing(path.parent):
+        with open(new, "w") as file:
+            json.dump(values, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            f"config.workdir={folder} cannot be written: {reason}. Make room or permission, or name another folder."
+        ) from None

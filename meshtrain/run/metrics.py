@@ -1,0 +1,140 @@
+"""The run's numbers on disk: `metrics.jsonl` (one flat JSON object per step or evaluation) and TensorBoard files.
+
+One record per step over the whole run, however often it was resumed: what lies beyond the restored step is cut off
+before training goes on. A log that cannot be written is said once and never stops training; lines wait in memory.
+"""
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Number = float | int | None
+
+
+class Metrics:
+    """Writes records. `restored_step`: the step that training goes on from (0 for a new run)."""
+
+    def __init__(self, folder: Path, restored_step: int, say: Callable[[str], None], tensorboard: bool = True) -> None:
+        self.path = folder / "metrics.jsonl"
+        self._say, self._waiting, self._failing = say, b"", False
+        self._end = cut_after(self.path, restored_step)
+        self._board = _Board(folder / "tensorboard", restored_step, say) if tensorboard else None
+
+    def write(self, record: Mapping[str, Number]) -> None:
+        """One record; numbers that are not finite become null. Returns without waiting for the disk to sync."""
+        finite = {key: value if _finite(value) else None for key, value in record.items()}
+        self._waiting += json.dumps(finite, allow_nan=False).encode() + b"\n"
+        self._flush()
+        if self._board is not None:
+            self._board.write(record)
+
+    def close(self) -> None:
+        """Writes what waits, and says so if that fails."""
+        self._flush()
+        if self._waiting:
+            self._say(f"{self.path}: {self._waiting.count(chr(10).encode())} records could not be written")
+        if self._board is not None:
+            self._board.close()
+
+    def _flush(self) -> None:
+        """Appends what waits; a write that failed half way is undone, so that no line is ever torn."""
+        try:
+            with open(self.path, "r+b" if self.path.exists() else "wb", buffering=0) as file:
+                try:
+                    file.seek(self._end)
+                    left = memoryview(self._waiting)
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError:
+                    file.truncate(self._end)
+                    raise
+            self._end += len(self._waiting)
+            self._waiting = b""
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                self._say(f"{self.path} cannot be written ({error}); its records wait in memory")
+            self._failing = True
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics file, oldest first; a torn last line is left out."""
+    records = []
+    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+def cut_after(path: Path, step: int) -> int:
+    """Removes the records of later steps, and a torn last line, by an atomic replacement. Returns the file's size."""
+    if not path.exists():
+        return 0
+    kept = [record for record in read(path) if record["step"] <= step]
+    text = "".join(json.dumps(record) + "\n" for record in kept).encode()
+    if text != path.read_bytes():
+        new = path.with_suffix(".new")
+        with open(new, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    return len(text)
+
+
+def _finite(value: Number) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+class _Board:
+    """TensorBoard's event file, written in this thread: its usual background queue would block for ever on a full disk."""
+
+    def __init__(self, folder: Path, restored_step: int, say: Callable[[str], None]) -> None:
+        self._folder, self._restored, self._say = folder, restored_step, say
+        self._writer: Any = None
+        self._broken = False
+
+    def write(self, record: Mapping[str, Number]) -> None:
+        if self._broken:
+            return
+        try:
+            self._event(record)
+        except Exception as error:  # whatever the logger does, training goes on
+            self.close()
+            self._broken = True
+            self._say(f"TensorBoard files stop here: {error}")
+
+    def _event(self, record: Mapping[str, Number]) -> None:
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2, summary_pb2
+
+        step = int(record["step"] or 0)
+        if self._writer is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._writer = event_file_writer.EventsWriter(str(self._folder / "events"))
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(event_pb2.Event(step=self._restored + 1, session_log=start))  # hides what is done again
+        values = [
+            value
+            for key, number in record.items()
+            if key != "step" and number is not None
+            for value in summary.scalar(key, float(number)).value
+        ]
+        self._write(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values)))
+        self._writer.flush()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = time.time()
+        self._writer.write_event(event)
+
+    def close(self) -> None:
+        if self._writer is not None and not self._broken:
+            with contextlib.suppress(Exception):  # a full disk again
+                self._writer.close()

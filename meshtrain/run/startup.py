@@ -1,0 +1,105 @@
+"""The parts of a run's start: placement, data, the compiled step, the first state. The loop says in which order."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshtrain.errors import InputError
+from meshtrain.io import checkpoint
+from meshtrain.io.checkpoint_folder import Saved
+from meshtrain.io.rows import Source
+from meshtrain.io.sources import ensure_prepared, open_held_out, open_train
+from meshtrain.io.windows import HeldOutWindows
+from meshtrain.layout import Layout, Placement, place
+from meshtrain.run.config import Request, RunConfig
+from meshtrain.run.progress import Progress
+from meshtrain.step import StepConfig, TrainState, initial_state, make_train_step
+from meshtrain.step.state import abstract_state
+
+
+@dataclass(frozen=True)
+class Data:
+    """The training rows, the held-out rows by path, and a fingerprint of each training set."""
+
+    train: Source
+    held_out: dict[str, HeldOutWindows]
+    contents: tuple[str, ...]
+
+
+def step_config(config: RunConfig) -> StepConfig:
+    """What a step of this run computes."""
+    return StepConfig(config.model, config.optimizer, config.precision, config.z_loss, config.seed)
+
+
+def place_layout(request: Request, num_devices: int, say: Callable[[str], None]) -> Placement:
+    """The layout on the devices; InputError where mesh, batch and devices do not fit each other."""
+    layout = Layout.parse(request.layout, request.layout_name, request.layout_doc)
+    placement = place(layout, num_devices)
+    per_device = placement.check_batch(request.config.global_batch)
+    mesh = " x ".join(f"{axis}={size}" for axis, size in placement.axis_sizes.items()) or "one device"
+    say(
+        f"layout {layout.name}: mesh {mesh}; global batch {request.config.global_batch} = {per_device} per device x"
+        f" {placement.num_shards('batch')} batch shards x {layout.accumulate} microbatches"
+    )
+    return placement
+
+
+def open_data(config: RunConfig, progress: Progress) -> Data:
+    """The data, prepared first where the run says how. InputError where it cannot be read."""
+    if config.data.prepare is not None and not Path(config.data.paths[0]).exists():
+        with progress.phase(f"preparing {config.data.paths[0]} from {', '.join(config.data.prepare.input)}"):
+            ensure_prepared(config.data, progress=False)
+    train = open_train(config.data, vocab=config.model.vocab, seed=config.seed)
+    held_out = open_held_out(config.data, vocab=config.model.vocab)
+    sets = [getattr(source, "tokens", None) for source in getattr(train, "sources", (train,))]
+    return Data(train, held_out, tuple(tokens.fingerprint for tokens in sets if tokens is not None))
+
+
+def compile_step(config: RunConfig, specs: TrainState, placement: Placement) -> Callable[..., Any]:
+    """The training step as an executable: traced and compiled without any array, and never compiled again."""
+    shape = (config.global_batch, config.data.length)
+    rows = placement.sharding("activations", ("batch", "length"), shape)
+    index = placement.sharding("activations", ("batch",), shape[:1])
+    batch = {
+        name: jax.ShapeDtypeStruct(shape, np.int32, sharding=rows)
+        for name in ("tokens", "labels", "positions", "segments")
+    }
+    batch["index_B"] = jax.ShapeDtypeStruct(shape[:1], np.uint32, sharding=index)
+    step = make_train_step(step_config(config), placement)
+    rate = jax.ShapeDtypeStruct((), np.float32)
+    return step.lower(abstract_state(specs, placement), batch, rate).compile()  # type: ignore[attr-defined]
+
+
+def first_state(
+    config: RunConfig, specs: TrainState, placement: Placement, saved: Saved | None, progress: Progress
+) -> TrainState:
+    """The state that training goes on from: a checkpoint's, or a new one (with another run's weights, if asked for)."""
+    targets = abstract_state(specs, placement)
+    if saved is not None:
+        with progress.phase(f"restoring step {saved.step} from {saved.folder}"):
+            state = checkpoint.restore(saved, specs, targets)
+            if int(state.step) != saved.step or saved.record.get("rows") != saved.step * config.global_batch:
+                raise InputError(
+                    f"{saved.folder}: the folder's name, the counter in it ({int(state.step)}) and the position in the"
+                    f" data ({saved.record.get('rows')} rows) do not agree; remove it to go on from an older one."
+                )
+            return state
+    with progress.phase("initial weights"):
+        state = jax.block_until_ready(initial_state(config.model, config.optimizer, config.seed, placement))
+    if config.initial_weights is None:
+        return state
+    source = checkpoint.find(Path(config.initial_weights).expanduser(), progress.say)
+    with progress.phase(f"weights of step {source.step} from {source.folder}"):
+        state.params = checkpoint.restore_params(source, specs.params, targets.params)
+    progress.say("optimizer state, step and position in the data start anew")
+    return state
+
+
+def num_parameters(specs: TrainState) -> int:
+    """Numbers of all weights, without padding."""
+    return sum(math.prod(spec.shape) for spec in jax.tree.leaves(specs.params))

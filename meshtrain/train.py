@@ -1,0 +1,64 @@
+"""Trains a model.
+
+    python -m meshtrain.train --config configs/runs/quickstart.py
+    python -m meshtrain.train --config FILE --layout configs/layouts/zero1.py --config.steps=50 --layout.mesh.data=4
+
+--config FILE   the run: model, data, optimizer, precision, seed, batch: all that changes the numbers
+--layout FILE   the layout: mesh, rules, accumulation, rematerialisation: nothing that changes the numbers
+                (without it, the one that the run names)
+--config.KEY=VALUE and --layout.KEY=VALUE change one value each, by its dotted key.
+
+Exit codes: 0 done, 1 a fault of the program, 2 bad input, 3 too many steps that are not finite, 4 the run's folder
+cannot be written, 5 stopped by SIGTERM, SIGUSR1 or Ctrl-C and saved: the same command goes on.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from meshtrain.errors import MeshtrainError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the trainer; returns the exit code. Problems that the user can act on are one message, without a trace."""
+    from meshtrain.run.arguments import parse
+
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        if arguments.help:
+            print(help_text())
+            return 0
+        from meshtrain.run.config import load
+        from meshtrain.run.loop import train
+
+        return train(load(arguments))
+    except MeshtrainError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped at once; the newest checkpoint is what a new start goes on from", file=sys.stderr, flush=True)
+        return 130
+
+
+def help_text() -> str:
+    """This door's docstring and every key of a run with its type and default."""
+    from meshtrain.run.config import RunConfig
+    from meshtrain.run.schema import leaves
+
+    rows = [f"  {key:<42} {kind:<22} {default}" for key, kind, default in leaves(RunConfig, "config")]
+    return f"{__doc__}\nKeys of a run, with type and default:\n\n" + "\n".join(rows)
+
+
+def leave(code: int) -> None:
+    """Ends the process; at once where the start was given up while a thread of it is still compiling."""
+    from meshtrain.run.background import Background
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if Background.num_running:
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    leave(main())
