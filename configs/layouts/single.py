@@ -10,6 +10,6 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         dict(
             mesh=dict(data=-1),
-            rules=dict(),
+            rules=dict(batch=None),  # declares that the copies are meant: without it `show` warns of idle devices
         )
     )
