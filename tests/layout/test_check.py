@@ -95,7 +95,7 @@ def test_fewer_kv_heads_than_devices_are_noted_and_counted() -> None:
     found = only(findings(mesh=MESH, rules=TENSOR, sizes=dict(kv_heads=2)), "heads-replicated")
     assert found.severity == "note"
     assert "2 heads of keys and values on 4 devices" in found.message
-    # key: 2 x 64 x 2 x 8 x 4 bytes on two parts, 5 arrays (params, grads, master, two moments), one of two copies too many
+    # key: 2 x 64 x 2 x 8 x 4 bytes in two parts; params, grads, master, two moments; one of two copies too many
     assert "20.5 kB of state" in found.message
 
 

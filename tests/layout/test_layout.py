@@ -16,8 +16,14 @@ def message(**declared: object) -> str:
     ("declared", "expected"),
     [
         (dict(mesh=dict(data=1), ruels=dict(batch="data")), "no key 'ruels'. Did you mean 'rules'?"),
-        (dict(mesh=dict(data=1), rules=dict(bacth="data")), "rules.bacth: there is no dim 'bacth'. Did you mean 'batch'?"),
-        (dict(mesh=dict(data=1), rules=dict(batch="dta")), "rules.batch: the mesh has no axis 'dta'. Did you mean 'data'?"),
+        (
+            dict(mesh=dict(data=1), rules=dict(bacth="data")),
+            "rules.bacth: there is no dim 'bacth'. Did you mean 'batch'?",
+        ),
+        (
+            dict(mesh=dict(data=1), rules=dict(batch="dta")),
+            "rules.batch: the mesh has no axis 'dta'. Did you mean 'data'?",
+        ),
         (dict(mesh=dict(data=1), params=dict(embed="dta")), "params.embed: the mesh has no axis 'dta'."),
         (dict(mesh=dict(data=1), rules=dict(batch=3)), "rules.batch: 3 is not an axis name"),
         (dict(mesh=dict(data=1), rules=dict(batch=("data", "data"))), "rules.batch: the axis 'data' is named twice"),
@@ -25,13 +31,16 @@ def message(**declared: object) -> str:
         (dict(mesh=dict(data=1), grads="data"), "grads: expected a dict, such as grads=dict(...), not 'data'"),
         (dict(mesh=dict(data=1), accumulate=0), "accumulate: expected a whole number of at least 1, not 0"),
         (dict(mesh=dict(data=1), accumulate=True), "accumulate: expected a whole number"),
-        (dict(mesh=dict(data=1), remat="ful"), "remat: 'ful' is not one of none, full, dots, names. Did you mean 'full'?"),
+        (
+            dict(mesh=dict(data=1), remat="ful"),
+            "remat: 'ful' is not one of none, full, dots, names. Did you mean 'full'?",
+        ),
         (dict(mesh=dict(data=1), attention=3), "attention: expected a word"),
         (dict(rules={}), "layout mine: `mesh` is missing; `mesh=dict(data=-1)` is one axis over all devices."),
         (dict(mesh=dict(data=0)), "mesh.data: the size must be a positive integer or -1 (what is left), not 0"),
         (dict(mesh=dict(data=-1, tensor=-1)), "mesh.data and mesh.tensor: both are -1"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_with_a_way_out(declared: dict[str, object], expected: str) -> None:
     assert expected in message(**declared)
 

@@ -21,12 +21,15 @@ def test_minus_one_takes_what_is_left_and_order_is_kept() -> None:
     ("mesh", "expected"),
     [
         (dict(data=2, tensor=2), "data=2 x tensor=2 is 4 devices, but there are 8. mesh.data=4 would work."),
-        (dict(data=3, tensor=3), "data=3 x tensor=3 is 9 devices, but there are 8. mesh.data=8 with mesh.tensor=1 would"),
+        (
+            dict(data=3, tensor=3),
+            "data=3 x tensor=3 is 9 devices, but there are 8. mesh.data=8 with mesh.tensor=1 would",
+        ),
         (dict(data=-1, tensor=3), "the other axes of data=-1 x tensor=3 take 3 devices, which does not divide the 8"),
         (dict(data=16), "data=16 is 16 devices, but there are 8. mesh.data=8 would work."),
         ({}, "no axes is 1 device, but there are 8."),
     ],
-)  # fmt: skip
+)
 def test_a_mesh_that_does_not_fit_is_an_error_with_sizes_that_would(mesh: dict[str, int], expected: str) -> None:
     """Case L2."""
     with pytest.raises(InputError) as caught:
@@ -51,7 +54,7 @@ def test_devices_are_ordered_by_slice_host_and_number() -> None:
         return SimpleNamespace(slice_index=slice_index, process_index=process_index, id=number)
 
     shuffled = [device(1, 2, 0), device(0, 1, 3), device(0, 0, 9), device(0, 1, 2)]
-    ordered = order_devices(shuffled)  # type: ignore[arg-type]
+    ordered = order_devices(shuffled)
     assert [(d.slice_index, d.process_index, d.id) for d in ordered] == [(0, 0, 9), (0, 1, 2), (0, 1, 3), (1, 2, 0)]
 
 

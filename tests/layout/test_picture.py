@@ -14,8 +14,12 @@ from tests.layout.arrays import array, placed
 def test_the_mesh_grid() -> None:
     lines = mesh_picture(placed(mesh=dict(a=2, b=2, c=2)))
     assert [line.split() for line in lines] == [
-        ["c=0", "c=1"], ["a=0", "b=0", "0", "1"], ["a=0", "b=1", "2", "3"], ["a=1", "b=0", "4", "5"], ["a=1", "b=1", "6", "7"],
-    ]  # fmt: skip
+        ["c=0", "c=1"],
+        ["a=0", "b=0", "0", "1"],
+        ["a=0", "b=1", "2", "3"],
+        ["a=1", "b=0", "4", "5"],
+        ["a=1", "b=1", "6", "7"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +38,7 @@ def test_the_holders_of_a_part_are_the_devices_that_jax_says(rules: dict[str, ob
     sharding = here.sharding("params", spec.dims, spec.shape)
     expected: dict[tuple[int, ...], list[int]] = {}
     local = sharding.shard_shape(spec.shape)
-    order = {device: i for i, device in enumerate(here.mesh.devices.flat)}  # type: ignore[union-attr]
+    order = {device: i for i, device in enumerate(here.mesh.devices.flat)}
     for device, index in sharding.devices_indices_map(spec.shape).items():
         part = tuple((s.start or 0) // n for s, n in zip(index, local, strict=True))
         expected.setdefault(part, []).append(order[device])

@@ -1,4 +1,4 @@
-"""Placement: the one place that turns dims and shapes into shardings. No silent replica (L1), heads (L3), vocabulary (L4)."""
+"""Placement: the one place that turns dims and shapes into shardings. Cases L1 (no silent replica), L2, L3, L4."""
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +27,17 @@ def test_specs_of_each_class() -> None:
 @pytest.mark.parametrize(
     ("kind", "dims", "shape", "expected"),
     [
-        ("params", ("embed", "mlp"), (64, 66), r"rules\.mlp: tensor=4 .*size 66.* into 4 parts.* 64 or 68 would work, or mesh\.tensor=2"),
+        (
+            "params",
+            ("embed", "mlp"),
+            (64, 66),
+            r"rules\.mlp: tensor=4 .*size 66.* 4 parts.* 64 or 68 would work, or mesh\.tensor=2",
+        ),
         ("optimizer", ("embed", "mlp"), (63, 64), r"optimizer\.embed: data=2 .*size 63.* 62 or 64 would work"),
         ("params", ("kv_heads", "head_dim"), (3, 8), r"rules\.kv_heads: tensor=4 .*size 3.* 4 would work"),
         ("activations", ("batch", "stream", "embed"), (7, 8, 64), r"rules\.batch: data=2 .*size 7"),
     ],
-)  # fmt: skip
+)
 def test_a_dim_that_does_not_divide_is_an_error(
     kind: str, dims: tuple[str, ...], shape: tuple[int, ...], expected: str
 ) -> None:

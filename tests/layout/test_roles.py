@@ -18,25 +18,44 @@ BATCH = dict(batch="data")
         (dict(mesh=dict(data=8), rules=BATCH, optimizer=dict(embed="data")), "ZeRO-1 over data", 1),
         (dict(mesh=dict(data=8), rules=BATCH, grads=dict(embed="data")), "ZeRO-2 over data", 2),
         (dict(mesh=dict(data=8), rules=BATCH, params=dict(embed="data")), "ZeRO-3 over data", 3),
-        (dict(mesh=dict(data=8), rules=BATCH, params=dict(embed="data"), grads=dict(embed=None)), "ZeRO-3 over data", 3),
+        (
+            dict(mesh=dict(data=8), rules=BATCH, params=dict(embed="data"), grads=dict(embed=None)),
+            "ZeRO-3 over data",
+            3,
+        ),
         (
             dict(mesh=dict(a=2, b=4), rules=dict(batch=("a", "b")), params=dict(embed="b")),
-            "ZeRO-3 over b with data parallelism over a", 3,
+            "ZeRO-3 over b with data parallelism over a",
+            3,
         ),
         (
             dict(mesh=MESH, rules=TENSOR, grads=dict(embed="data")),
-            "ZeRO-2 over data with Megatron tensor parallelism over tensor", 2,
+            "ZeRO-2 over data with Megatron tensor parallelism over tensor",
+            2,
         ),
         (
             dict(mesh=dict(tensor=4, data=2), rules=TENSOR, activations=dict(stream="tensor")),
-            "data parallelism over data with Megatron tensor and sequence parallelism over tensor", 0,
+            "data parallelism over data with Megatron tensor and sequence parallelism over tensor",
+            0,
         ),
-        (dict(mesh=MESH, rules=dict(batch="data", mlp="tensor")), "data parallelism over data with tensor parallelism of the MLP over tensor", 0),
+        (
+            dict(mesh=MESH, rules=dict(batch="data", mlp="tensor")),
+            "data parallelism over data with tensor parallelism of the MLP over tensor",
+            0,
+        ),
         (dict(mesh=dict(data=8)), "8 copies over data that all compute the same", 0),
-        (dict(mesh=dict(data=8), params=dict(embed="data")), "ZeRO-3 storage (the batch is not cut over it) over data", 3),
-        (dict(mesh=dict(data=4, tensor=2), rules=BATCH), "data parallelism over data with 2 copies over tensor that all compute the same", 0),
+        (
+            dict(mesh=dict(data=8), params=dict(embed="data")),
+            "ZeRO-3 storage (the batch is not cut over it) over data",
+            3,
+        ),
+        (
+            dict(mesh=dict(data=4, tensor=2), rules=BATCH),
+            "data parallelism over data with 2 copies over tensor that all compute the same",
+            0,
+        ),
     ],
-)  # fmt: skip
+)
 def test_words(declared: dict[str, Any], expected: str, stage: int) -> None:
     assert words(placed(**declared)) == expected
     assert stage_of(placed(**declared)) == stage

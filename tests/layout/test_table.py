@@ -47,7 +47,7 @@ def test_state_memory_is_the_formula_of_zero(stage: int, num_parameters: int, nu
         2: dict(grads=dict(embed="data")),
         3: dict(params=dict(embed="data")),
     }
-    here = placed(num_devices, mesh=dict(data=-1), rules=dict(batch="data"), **section[stage])
+    here = placed(num_devices, mesh=dict(data=-1), rules=dict(batch="data"), **section)
     bytes_each = {0: 16, 1: 4 + 12 / num_devices, 2: 2 + 14 / num_devices, 3: 16 / num_devices}
     assert sum(state_bytes(here, arrays).values()) == pytest.approx(bytes_each[stage] * num_parameters, rel=1e-6)
     stages = by_stage(here, arrays)
