@@ -71,7 +71,8 @@ class Checkpoints:
         with _storage_errors(f"step {step} could not be saved in {self.folder}"):
             partial.mkdir(parents=True)
             self._open_writer().save(partial / ARRAYS, args=_orbax().args.PyTreeSave(arrays))
-        self._finisher = threading.Thread(target=self._finish, args=(partial, step, described, record), name="checkpoint")
+        work = (partial, step, described, record)
+        self._finisher = threading.Thread(target=self._finish, args=work, name="checkpoint")
         self._finisher.start()
 
     def check(self) -> None:
@@ -136,12 +137,14 @@ def find(path: Path, say: Callable[[str], None]) -> Saved:
     try:
         if (path / checkpoint_folder.RECORD).exists():
             return checkpoint_folder.read(path)
-    except checkpoint_folder.Damaged as damage:
+    except checkpoint_folder.DamagedError as damage:
         raise InputError(f"{path} is no whole checkpoint: {damage}.") from None
     for folder in (path, path / "checkpoints"):
         if saved := checkpoint_folder.newest(folder, say):
             return saved
-    raise InputError(f"{path} holds no whole checkpoint; give a run's folder or one of its checkpoints/step_... folders.")
+    raise InputError(
+        f"{path} holds no whole checkpoint; give a run's folder or one of its checkpoints/step_... folders"
+    )
 
 
 def _read(saved: Saved, targets: dict[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:

@@ -31,7 +31,7 @@ _STEP = re.compile(r"step_(\d+)")
 _CHUNK = 1 << 24  # bytes read at once for a checksum
 
 
-class Damaged(Exception):
+class DamagedError(Exception):
     """This folder is no complete checkpoint; the text says why."""
 
 
@@ -63,22 +63,22 @@ def newest(folder: Path, say: Callable[[str], None]) -> Saved | None:
     for step in reversed(steps(folder)):
         try:
             return read(step_folder(folder, step))
-        except Damaged as damage:
+        except DamagedError as damage:
             say(f"skipped {step_folder(folder, step).name}: {damage}")
     return None
 
 
 def read(folder: Path) -> Saved:
-    """The record of one checkpoint, after its files were checked against it; Damaged if anything is missing or wrong."""
+    """The record of one checkpoint, after its files were checked against it; DamagedError if any is not right."""
     saved, files = read_record(folder)
     with ThreadPoolExecutor(max_workers=4) as pool:
         for name, found in zip(files, pool.map(lambda name: _fingerprint(folder / name), files), strict=True):
             if found is None:
-                raise Damaged(f"the file {name} is missing")
+                raise DamagedError(f"the file {name} is missing")
             if found[0] != files[name][0]:
-                raise Damaged(f"the file {name} has {found[0]} bytes instead of {files[name][0]}")
+                raise DamagedError(f"the file {name} has {found[0]} bytes instead of {files[name][0]}")
             if found != tuple(files[name]):
-                raise Damaged(f"the file {name} has another checksum than when it was written")
+                raise DamagedError(f"the file {name} has another checksum than when it was written")
     return saved
 
 
@@ -87,13 +87,13 @@ def read_record(folder: Path) -> tuple[Saved, dict[str, list[int]]]:
     try:
         stored = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
-        raise Damaged("it is empty" if not any(folder.glob("*")) else f"its {RECORD} is missing") from None
+        raise DamagedError("it is empty" if not any(folder.glob("*")) else f"its {RECORD} is missing") from None
     except (OSError, ValueError) as error:
-        raise Damaged(f"its {RECORD} cannot be read ({error})") from None
+        raise DamagedError(f"its {RECORD} cannot be read ({error})") from None
     if not isinstance(stored, dict) or stored.pop("checksum", None) != _checksum(stored):
-        raise Damaged(f"its {RECORD} is not as it was written")
+        raise DamagedError(f"its {RECORD} is not as it was written")
     if stored["format"] != FORMAT:
-        raise Damaged(f"it has format {stored['format']}, and this version reads format {FORMAT}")
+        raise DamagedError(f"it has format {stored['format']}, and this version reads format {FORMAT}")
     arrays = {name: (tuple(shape), dtype) for name, (shape, dtype) in stored["arrays"].items()}
     return Saved(stored["step"], folder, arrays, stored["record"]), stored["files"]
 

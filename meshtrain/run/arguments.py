@@ -1,6 +1,8 @@
 """The command line: `--config FILE`, `--layout FILE` and their dotted overrides. There are no other knobs.
 
     --config FILE  --layout FILE  --config.optimizer.learning_rate=1e-4  --layout.mesh.data=4
+
+A later override of the same key wins; naming a file twice is an error.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,7 @@ SECTIONS = ("config", "layout")
 
 @dataclass(frozen=True)
 class Arguments:
-    """What the command line says: the two files, and the text of each override by its dotted key without the section."""
+    """What the command line says: the two files, and the text of each override by its dotted key in its section."""
 
     config: str | None = None
     layout: str | None = None
@@ -49,7 +51,7 @@ def parse(argv: Sequence[str]) -> Arguments:
 
 def _remedy(argument: str, section: str, name: str, equals: str, value: str) -> str:
     """What to write instead of an argument that is none of ours."""
-    known = "the arguments are --config FILE, --layout FILE and overrides such as --config.steps=50 or --layout.mesh.data=4"
+    known = "there are --config FILE, --layout FILE and overrides such as --config.steps=50 or --layout.mesh.data=4"
     if not name.startswith("--"):
         hint = f" Did you mean '--config {argument}'?" if argument.endswith(".py") else ""
         return f"not an argument; {known}.{hint}"

@@ -66,7 +66,7 @@ class RunConfig:
     initial_weights: str | None = None
     # That many steps in a row that are not finite end the run.
     max_skipped: int = 10
-    # Virtual devices of the CPU: in a file, where there is no GPU; as a flag, in any case. None: one, or what the mesh asks.
+    # Virtual devices of the CPU: in a file, where there is no GPU and the mesh has a -1; as a flag, in any case.
     cpu_devices: int | None = None
     # The folder of compiled programs; None: MESHTRAIN_CACHE or the user's cache folder; "off": none is kept.
     compilation_cache: str | None = None

@@ -66,7 +66,7 @@ def override(values: dict[str, Any], overrides: Mapping[str, Any], section: str)
                 inner = place[name] = {}
             if not isinstance(inner, dict):
                 raise InputError(
-                    f"{section}.{dotted}: {section}.{'.'.join(parents[: depth + 1])} is the value {inner!r}, not a section."
+                    f"{section}.{dotted}: {section}.{'.'.join(parents[: depth + 1])} is {inner!r}, not a section."
                 )
             place = inner
         place[last] = value

@@ -43,7 +43,7 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
     except RuntimeError:  # JAX is in use already: this is a call from a program, which made its own devices
         if wanted > len(jax.devices()):
             raise InputError(
-                f"config.cpu_devices={wanted}: this program has {len(jax.devices())} devices, made before the run began;"
+                f"config.cpu_devices={wanted}: this program has {len(jax.devices())} devices, made earlier;"
                 f" config.cpu_devices={len(jax.devices())} would work."
             ) from None
         return wanted
@@ -89,7 +89,7 @@ def _mesh_devices(layout: Mapping[str, Any]) -> int | None:
 
 
 def _use_cache(config: RunConfig, say: Callable[[str], None]) -> None:
-    """Compiled programs are kept on disk between starts, unless that is switched off or the folder cannot be written."""
+    """Compiled programs are kept on disk between starts, unless switched off or impossible."""
     import jax
 
     if config.compilation_cache == "off":
@@ -101,7 +101,7 @@ def _use_cache(config: RunConfig, say: Callable[[str], None]) -> None:
         if not os.access(folder, os.W_OK):
             raise PermissionError("it cannot be written")
     except OSError as error:
-        say(f"warning: compiled programs are not kept: {folder}: {error}. --config.compilation_cache=DIR names another.")
+        say(f"warning: compiled programs are not kept: {folder}: {error}. --config.compilation_cache=DIR is another.")
         jax.config.update("jax_enable_compilation_cache", False)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -56,9 +56,7 @@ class Evaluation:
         record["eval_seconds"] = time.perf_counter() - begun
         return record
 
-    def _sums(
-        self, windows: HeldOutWindows, params: Any, stopped: Callable[[], bool]
-    ) -> tuple[float, int] | None:
+    def _sums(self, windows: HeldOutWindows, params: Any, stopped: Callable[[], bool]) -> tuple[float, int] | None:
         """(summed cross-entropy, counted tokens) of one set, added up in float64."""
         ce, num_tokens = 0.0, 0
         waiting: LossSums | None = None

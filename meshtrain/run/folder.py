@@ -3,6 +3,8 @@
     config.json layout.json     the resolved run and layout, and the mathematics that a resume is compared with
     metrics.jsonl tensorboard/  the numbers
     checkpoints/ profile/       the states; XLA traces
+
+A folder is one process's while it trains; what a start was asked for replaces the files of the start before it.
 """
 
 import contextlib

@@ -1,6 +1,5 @@
 """A run, from its config to its last checkpoint. Reads from top to bottom."""
 
-import dataclasses
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from meshtrain.io.checkpoint import Checkpoints
 from meshtrain.io.loader import Batches
 from meshtrain.model.flops import model_flops_per_token
 from meshtrain.run import config as run_config
+from meshtrain.run import startup
 from meshtrain.run.background import Background
 from meshtrain.run.config import Request
 from meshtrain.run.distributed import describe_devices, set_up
@@ -22,9 +22,6 @@ from meshtrain.run.metrics import read as read_metrics
 from meshtrain.run.progress import Progress, format_seconds
 from meshtrain.run.report import Report, Work, peak_flops
 from meshtrain.run.signals import PREEMPTED, Stopped, StopRequest
-from meshtrain.run.startup import (
-    Data, compile_step, first_state, num_parameters, open_data, place_layout, step_config,
-)  # fmt: skip
 from meshtrain.run.trace import Trace
 from meshtrain.step import learning_rate, make_eval_step, state_specs
 
@@ -54,28 +51,26 @@ def _train(request: Request, progress: Progress, stop: StopRequest) -> int:
     # The devices, and the layout on them.
     num_devices = set_up(request, say)
     say(f"meshtrain {meshtrain.__version__}, jax {jax.__version__}, {describe_devices(num_devices)}")
-    placement = place_layout(request, num_devices, say)
+    placement = startup.place_layout(request, num_devices, say)
     specs = state_specs(config.model, config.optimizer)
-    say(f"model: {num_parameters(specs):,} parameters, computing in {config.precision.compute}")
+    say(f"model: {startup.num_parameters(specs):,} parameters, computing in {config.precision.compute}")
 
     # Data, compilation and the first state need each other not: the first two go on in threads of their own.
-    data_work = Background("data", lambda: open_data(config, progress))
+    data_work = Background("data", lambda: startup.open_data(config, progress))
     step_work = Background("compilation", lambda: _compile(request, specs, placement, progress))
     checkpoints = Checkpoints(folder.checkpoints, config.checkpoint, say)
     saved = checkpoints.newest()
     first = saved.step if saved else 0
-    state = first_state(config, specs, placement, saved, progress)
-    data: Data = data_work.result()
+    state = startup.first_state(config, specs, placement, saved, progress)
+    data = data_work.result()
 
     # Now that the content of the data is known: is this the run that the folder holds?
     mathematics = run_config.mathematics(config, data.contents)
     folder.refuse_other(mathematics, with_contents=True)
     folder.describe(run_config.as_json(config), request.layout, mathematics)
-    batches = Batches(
-        data.train, placement, global_batch=config.global_batch, start_step=first, stop_step=config.steps
-    )
+    batches = Batches(data.train, placement, global_batch=config.global_batch, start_step=first, stop_step=config.steps)
     evaluation = Evaluation(
-        data.held_out, make_eval_step(step_config(config), placement), placement, config.global_batch,
+        data.held_out, make_eval_step(startup.step_config(config), placement), placement, config.global_batch,
         config.eval_batches,
     )  # fmt: skip
     train_step = step_work.result()
@@ -156,7 +151,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest) -> int:
     checkpoints.close()
     folder.close()
     if stop.name is not None and step < config.steps:
-        say(f"{stop.name}: stopped after step {step} of {config.steps}, which is saved; the same command goes on from there")
+        say(f"{stop.name}: stopped after step {step} of {config.steps}, which is saved; the same command goes on")
         return PREEMPTED
     seconds = format_seconds(time.perf_counter() - begun)
     loss = f", loss {report.last['loss']:.4f}" if report.last else ""
@@ -166,7 +161,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest) -> int:
 
 def _compile(request: Request, specs: Any, placement: Any, progress: Progress) -> Any:
     with progress.phase("compiling the training step"):
-        return compile_step(request.config, specs, placement)
+        return startup.compile_step(request.config, specs, placement)
 
 
 def _is_due(every: int, step: int, num_steps: int) -> bool:

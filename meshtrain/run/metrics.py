@@ -94,7 +94,7 @@ def _finite(value: Number) -> bool:
 
 
 class _Board:
-    """TensorBoard's event file, written in this thread: its usual background queue would block for ever on a full disk."""
+    """TensorBoard's event file, written in this thread: the usual background queue would block on a full disk."""
 
     def __init__(self, folder: Path, restored_step: int, say: Callable[[str], None]) -> None:
         self._folder, self._restored, self._say = folder, restored_step, say

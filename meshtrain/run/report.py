@@ -89,7 +89,7 @@ class Report:
         if self._skipped >= self._work.max_skipped:
             raise NonFiniteError(
                 f"{self._skipped} steps in a row, up to step {step}, had a loss or gradient that is not finite (or no"
-                " counted token); nothing was changed by them. Lower config.optimizer.learning_rate, look at the data, or"
+                " counted token); they changed nothing. Lower config.optimizer.learning_rate, look at the data, or"
                 f" raise config.max_skipped={self._work.max_skipped}."
             )
 

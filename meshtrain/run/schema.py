@@ -22,7 +22,7 @@ NOTHING = ("none", "null")
 MISSING = object()
 
 
-class _Unfit(Exception):
+class _UnfitError(Exception):
     """This value does not fit this annotation; the text says what was expected, and the second part an example."""
 
     def __init__(self, expected: str, example: str, reason: str = "") -> None:
@@ -50,9 +50,7 @@ def build(cls: type[T], values: Mapping[str, Any], path: str) -> T:
                 arguments[key] = build(nested, {}, f"{path}.{key}")
                 continue
             unfit = _expectation(hints[key])
-            raise InputError(
-                f"{path}.{key} must be given: {unfit.expected}, for example {path}.{key}={unfit.example}."
-            )
+            raise InputError(f"{path}.{key} must be given: {unfit.expected}, for example {path}.{key}={unfit.example}.")
     try:
         return cls(**arguments)
     except InputError as error:
@@ -65,7 +63,7 @@ def convert(value: Any, annotation: Any, path: str) -> Any:
     """`value` as the annotated type, or an InputError that names the key, the value and an example."""
     try:
         return _convert(value, annotation, path)
-    except _Unfit as unfit:
+    except _UnfitError as unfit:
         reason = f" ({unfit.reason})" if unfit.reason else ""
         raise InputError(
             f"{path}={value!r} ({type(value).__name__}): expected {unfit.expected}{reason}, "
@@ -116,7 +114,7 @@ def _section(value: Any, annotation: type, path: str) -> Any:
     if isinstance(value, str):
         value = literal(value)
     if not isinstance(value, Mapping):
-        raise _Unfit("a section of keys", f"dict({dataclasses.fields(annotation)[0].name}=...)")
+        raise _UnfitError("a section of keys", f"dict({dataclasses.fields(annotation)[0].name}=...)")
     return build(annotation, value, path)
 
 
@@ -129,14 +127,14 @@ def _union(value: Any, arguments: tuple[Any, ...], path: str) -> Any:
         literals = [argument for argument in others if typing.get_origin(argument) is Literal]
         if not any(value in typing.get_args(argument) for argument in literals):
             return None
-    unfits: list[_Unfit] = []
+    unfits: list[_UnfitError] = []
     for argument in others:
         try:
             return _convert(value, argument, path)
-        except _Unfit as unfit:
+        except _UnfitError as unfit:
             unfits.append(unfit)
     expected = " or ".join([unfit.expected for unfit in unfits] + ["none"] * optional)
-    raise _Unfit(expected, unfits[0].example, unfits[0].reason)
+    raise _UnfitError(expected, unfits[0].example, unfits[0].reason)
 
 
 def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:
@@ -146,7 +144,7 @@ def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:
         if isinstance(value, str) and not isinstance(choice, str) and value == str(choice):
             return choice
     hint = nearest(str(value), [str(choice) for choice in choices])
-    raise _Unfit("one of " + ", ".join(repr(choice) for choice in choices), str(choices[0]), hint.strip())
+    raise _UnfitError("one of " + ", ".join(repr(choice) for choice in choices), str(choices[0]), hint.strip())
 
 
 def _tuple(value: Any, arguments: tuple[Any, ...], path: str) -> tuple[Any, ...]:
@@ -154,24 +152,24 @@ def _tuple(value: Any, arguments: tuple[Any, ...], path: str) -> tuple[Any, ...]
         read = literal(value)
         value = read if isinstance(read, list | tuple) else [part for part in value.split(",") if part]
     if not isinstance(value, list | tuple):
-        raise _Unfit("a sequence", "a,b")
+        raise _UnfitError("a sequence", "a,b")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         return tuple(_convert(item, arguments[0], path) for item in value)
     if len(value) != len(arguments):
-        raise _Unfit(f"{len(arguments)} values", ",".join(["..."] * len(arguments)))
+        raise _UnfitError(f"{len(arguments)} values", ",".join(["..."] * len(arguments)))
     return tuple(_convert(item, argument, path) for item, argument in zip(value, arguments, strict=True))
 
 
 def _mapping(value: Any, arguments: tuple[Any, ...], path: str) -> dict[str, Any]:
     value = literal(value)
     if not isinstance(value, Mapping):
-        raise _Unfit("names with values", "dict(name=...)")
+        raise _UnfitError("names with values", "dict(name=...)")
     annotation = arguments[1] if arguments else Any
     return {str(key): convert(item, annotation, f"{path}.{key}") for key, item in value.items()}
 
 
 def _integer(value: Any) -> int:
-    unfit = _Unfit("an integer", "100")
+    unfit = _UnfitError("an integer", "100")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise unfit
     if isinstance(value, int):
@@ -187,7 +185,7 @@ def _integer(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
-    unfit = _Unfit("a number", "0.001")
+    unfit = _UnfitError("a number", "0.001")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise unfit
     try:
@@ -204,13 +202,13 @@ def _boolean(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, bool):
-        raise _Unfit("true or false", "true")
+        raise _UnfitError("true or false", "true")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise _Unfit("a text", "'...'")
+        raise _UnfitError("a text", "'...'")
     return value
 
 
@@ -229,12 +227,12 @@ def literal(value: Any) -> Any:
         return value
 
 
-def _expectation(annotation: Any) -> _Unfit:
+def _expectation(annotation: Any) -> _UnfitError:
     try:
         _convert(object(), annotation, "")
-    except _Unfit as unfit:
+    except _UnfitError as unfit:
         return unfit
-    return _Unfit("a value", "...")
+    return _UnfitError("a value", "...")
 
 
 def _has_default(field: "dataclasses.Field[Any]") -> bool:
@@ -268,7 +266,7 @@ def _valid_name(cls: type, key: str, path: str) -> str:
 def _full_key(text: str, path: str, names: Iterable[str]) -> str:
     """A section's own message with its key written in full: `optimizer.clip: ...` -> `config.optimizer.clip: ...`."""
     section = path.rpartition(".")[2]
-    if text.startswith(f"{section}.") or text.startswith(f"{section}:"):
+    if text.startswith((f"{section}.", f"{section}:")):
         return path.removesuffix(section) + text
     if text.startswith(tuple(f"{name}:" for name in names)):
         return f"{path}.{text}"

@@ -1,6 +1,6 @@
 """Being asked to stop: SIGTERM, SIGUSR1 and Ctrl-C let the step under way finish, save it, and end with PREEMPTED.
 
-While nothing is trained yet there is nothing to save, and the run ends at once. A second Ctrl-C ends it at once, unsaved.
+While nothing is trained yet there is nothing to save: the run ends at once. A second Ctrl-C ends it at once, unsaved.
 """
 
 import signal

@@ -7,7 +7,7 @@ import jax
 
 
 class Trace:
-    """Traces from before the first to after the last of `steps`; `wait` returns when the devices have nothing left to do."""
+    """Traces from before the first to after the last of `steps`; `wait` returns when the devices are idle."""
 
     def __init__(self, folder: Path, steps: tuple[int, int] | None, say: Callable[[str], None]) -> None:
         self._folder, self._steps, self._say = folder, steps, say

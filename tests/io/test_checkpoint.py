@@ -30,7 +30,12 @@ SPECS = {
     "opt_state": (ArraySpec((), I32, ()), {"table": ArraySpec((257, 8), F32, ("vocab", "embed"))}),
     "step": ArraySpec((), I32, ()),
 }
-ROWS = {"one": {}, "embed": {"embed": "x"}, "both": {"vocab": "y", "embed": "x", "mlp": "y"}, "mlp": {"mlp": ("x", "y")}}
+ROWS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "embed": {"embed": "x"},
+    "both": {"vocab": "y", "embed": "x", "mlp": "y"},
+    "mlp": {"mlp": ("x", "y")},
+}
 
 
 def shardings(name: str, sizes: tuple[int, int]) -> Callable[[ArraySpec], jax.ShapeDtypeStruct]:
@@ -39,7 +44,9 @@ def shardings(name: str, sizes: tuple[int, int]) -> Callable[[ArraySpec], jax.Sh
 
     def physical(spec: ArraySpec) -> jax.ShapeDtypeStruct:
         cut = ROWS[name].get("vocab") is not None
-        shape = tuple(-(-n // 4) * 4 if cut and dim == "vocab" else n for dim, n in zip(spec.dims, spec.shape, strict=True))
+        shape = tuple(
+            -(-n // 4) * 4 if cut and dim == "vocab" else n for dim, n in zip(spec.dims, spec.shape, strict=True)
+        )
         sharding = NamedSharding(mesh, PartitionSpec(*(ROWS[name].get(dim) for dim in spec.dims)))
         return jax.ShapeDtypeStruct(shape, spec.dtype, sharding=sharding)
 
@@ -159,6 +166,11 @@ def edit_record(folder: Path) -> None:
     path.write_text(path.read_text().replace('"rows": 12', '"rows": 13'))
 
 
+def empty(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated file": (truncate, "bytes instead of"),
     "flipped bit": (flip, "another checksum"),
@@ -166,7 +178,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing record": (lambda f: (f / "checkpoint.json").unlink(), "checkpoint.json is missing"),
     "torn record": (lambda f: os.truncate(f / "checkpoint.json", 100), "cannot be read"),
     "changed record": (edit_record, "not as it was written"),
-    "empty folder": (lambda f: (shutil.rmtree(f), f.mkdir()), "it is empty"),
+    "empty folder": (empty, "it is empty"),
 }
 
 
@@ -184,7 +196,8 @@ def test_a_damaged_step_is_skipped_and_said(tmp_path: Path, damage: str) -> None
     assert any(line.startswith("skipped step_00000003:") and words in line for line in said)
     assert any("step_00000009.partial" in line for line in said)
     # What is left over is out of the way, nothing good is deleted, and the same step can be saved again.
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000001", "step_00000002", "step_00000003.damaged"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["step_00000001", "step_00000002", "step_00000003.damaged"]
     save(tmp_path, 3, keep_last=3)
     assert checkpoint_folder.steps(tmp_path) == [1, 2, 3]
     assert newest(tmp_path).step == 3  # type: ignore[union-attr]
@@ -204,7 +217,10 @@ def test_the_only_step_damaged_is_no_checkpoint(tmp_path: Path) -> None:
 
 def other_specs() -> Any:
     wanted = dict(SPECS)
-    wanted["params"] = {"table": ArraySpec((300, 8), F32, ("vocab", "embed")), "head": ArraySpec((8, 257), F32, ("embed", "vocab"))}
+    wanted["params"] = {
+        "table": ArraySpec((300, 8), F32, ("vocab", "embed")),
+        "head": ArraySpec((8, 257), F32, ("embed", "vocab")),
+    }
     wanted["step"] = ArraySpec((), F32, ())
     return wanted
 
@@ -239,6 +255,13 @@ def test_weights_alone_can_be_loaded(tmp_path: Path) -> None:
         checkpoint.find(tmp_path / "checkpoints" / "step_00000002", said.append)
 
 
+def check_for(store: Checkpoints, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        store.check()
+        time.sleep(0.05)
+
+
 def test_a_save_that_fails_in_the_background_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 1)
     store = Checkpoints(tmp_path, CheckpointConfig(keep_last=1), print)
@@ -249,11 +272,8 @@ def test_a_save_that_fails_in_the_background_is_raised(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(checkpoint_folder, "complete", full)
     store.save(2, state, SPECS, {})
-    deadline = time.monotonic() + 20
     with pytest.raises(StorageError, match="No space left on device"):
-        while time.monotonic() < deadline:
-            store.check()
-            time.sleep(0.05)
+        check_for(store, seconds=20)
     store.close()
     monkeypatch.undo()
     assert newest(tmp_path).step == 1  # type: ignore[union-attr]
@@ -285,6 +305,18 @@ for step in itertools.count(1):
 """
 
 
+def freeze(pid: int) -> None:
+    """Stops a process; returns when all of its threads stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        if set(states) == {"T"}:
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"process {pid} did not stop: {states}")
+
+
 @pytest.mark.slow
 def test_killed_at_any_moment_of_a_save_a_complete_step_is_left(tmp_path: Path) -> None:
     """Case K2. A stopped process's folder is what kill -9 leaves; 20 such moments of a process that only saves."""
@@ -301,7 +333,7 @@ def test_killed_at_any_moment_of_a_save_a_complete_step_is_left(tmp_path: Path) 
         found, partial = [], 0
         for number in range(20):
             time.sleep(float(rng.uniform(0.01, 0.15)))
-            child.send_signal(signal.SIGSTOP)
+            freeze(child.pid)
             left = tmp_path / f"left-{number}"
             shutil.copytree(folder, left)
             child.send_signal(signal.SIGCONT)

@@ -38,7 +38,7 @@ def test_overrides_replace_and_add_and_leave_the_rest() -> None:
     changed = config_file.override(values, {"mesh.data": 4, "mesh.tensor": 2, "pipeline.stages": 2}, "layout")
     assert changed == {"mesh": {"data": 4, "tensor": 2}, "pipeline": {"stages": 2}, "remat": "none"}
     assert values == {"mesh": {"data": -1}, "pipeline": None, "remat": "none"}
-    with pytest.raises(InputError, match=r"layout\.remat\.full: layout\.remat is the value 'none', not a section"):
+    with pytest.raises(InputError, match=r"layout\.remat\.full: layout\.remat is 'none', not a section"):
         config_file.override(values, {"remat.full": 1}, "layout")
 
 
@@ -72,6 +72,6 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no such file\. Did you mean '.*quickstart\.py'"):
         config_file.read(str(tmp_path / "quikstart.py"), "--config")
     with pytest.raises(InputError, match=r"Files there: .*llama\.py, .*quickstart\.py"):
-        config_file.read(str(tmp_path / "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz"), "--config")
+        config_file.read(str(tmp_path / "zzzzzzzzzzz"), "--config")
     with pytest.raises(InputError, match="it is a folder"):
         config_file.read(str(tmp_path), "--config")

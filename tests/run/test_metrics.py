@@ -1,4 +1,4 @@
-"""The metrics file has one whole record per step, across resumes, kills in mid-line and disks that are full for a while."""
+"""The metrics file has one whole record per step, across resumes, torn lines and full disks."""
 
 import json
 from pathlib import Path

@@ -9,7 +9,14 @@ from meshtrain.run.progress import Progress, format_seconds
 
 
 def step_record(step: int, skipped: int = 0) -> dict[str, float]:
-    return {"step": step, "loss": 2.5, "grad_norm": 1.0, "learning_rate": 3e-4, "tokens_per_s": 12345.6, "skipped": skipped}
+    return {
+        "step": step,
+        "loss": 2.5,
+        "grad_norm": 1.0,
+        "learning_rate": 3e-4,
+        "tokens_per_s": 12345.6,
+        "skipped": skipped,
+    }
 
 
 def test_lines_at_the_first_every_nth_and_the_last_step(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +50,7 @@ def test_phases_end_with_their_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_overlapping_phases_of_threads_never_mix_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(1, 1)
-    threads = [threading.Thread(target=lambda i=i: [enter(progress, f"{i}.{j}") for j in range(30)]) for i in range(3)]
+    threads = [threading.Thread(target=enter, args=(progress, i)) for i in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -55,9 +62,10 @@ def test_overlapping_phases_of_threads_never_mix_their_lines(capsys: pytest.Capt
             assert len(re.findall(rf"phase {i}\.{j}(?: \.\.\.)?:? \d\.\d s", out)) == 1
 
 
-def enter(progress: Progress, name: str) -> None:
-    with progress.phase(f"phase {name}"):
-        pass
+def enter(progress: Progress, number: int) -> None:
+    for j in range(30):
+        with progress.phase(f"phase {number}.{j}"):
+            pass
 
 
 def test_times_are_readable() -> None:

@@ -35,7 +35,7 @@ class Outer:
     anything: Any = None
 
 
-SAME = {
+SAME: dict[str, list[tuple[Any, list[Any]]]] = {
     "rate": [
         (0.0001, [1e-4, "1e-4", "1E-4", ".0001", "0.0001", "+1e-4"]),
         (4e7, [4e07, "4e07", "40000000", 40000000, "4e+7", "40_000_000"]),
