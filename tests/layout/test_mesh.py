@@ -23,7 +23,7 @@ def test_minus_one_takes_what_is_left_and_order_is_kept() -> None:
         (dict(data=2, tensor=2), "data=2 x tensor=2 is 4 devices, but there are 8. mesh.data=4 would work."),
         (
             dict(data=3, tensor=3),
-            "data=3 x tensor=3 is 9 devices, but there are 8. mesh.data=8 with mesh.tensor=1 would",
+            "is 9 devices, but there are 8. mesh.data=8 with mesh.tensor=1 would work.",
         ),
         (dict(data=-1, tensor=3), "the other axes of data=-1 x tensor=3 take 3 devices, which does not divide the 8"),
         (dict(data=16), "data=16 is 16 devices, but there are 8. mesh.data=8 would work."),

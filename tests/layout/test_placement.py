@@ -31,7 +31,7 @@ def test_specs_of_each_class() -> None:
             "params",
             ("embed", "mlp"),
             (64, 66),
-            r"rules\.mlp: tensor=4 .*size 66.* 4 parts.* 64 or 68 would work, or mesh\.tensor=2",
+            r"rules\.mlp: tensor=4 .*size 66.* 64 or 68 would work, or mesh\.tensor=2",
         ),
         ("optimizer", ("embed", "mlp"), (63, 64), r"optimizer\.embed: data=2 .*size 63.* 62 or 64 would work"),
         ("params", ("kv_heads", "head_dim"), (3, 8), r"rules\.kv_heads: tensor=4 .*size 3.* 4 would work"),

@@ -8,28 +8,25 @@ from meshtrain.layout.roles import words
 from meshtrain.layout.table import stage_of
 from tests.layout.arrays import MESH, TENSOR, placed
 
-BATCH = dict(batch="data")
+ONE, BATCH, EMBED = dict(data=8), dict(batch="data"), dict(embed="data")
+SAME = "that all compute the same"
 
 
 @pytest.mark.parametrize(
     ("declared", "expected", "stage"),
     [
-        (dict(mesh=dict(data=8), rules=BATCH), "data parallelism over data", 0),
-        (dict(mesh=dict(data=8), rules=BATCH, optimizer=dict(embed="data")), "ZeRO-1 over data", 1),
-        (dict(mesh=dict(data=8), rules=BATCH, grads=dict(embed="data")), "ZeRO-2 over data", 2),
-        (dict(mesh=dict(data=8), rules=BATCH, params=dict(embed="data")), "ZeRO-3 over data", 3),
-        (
-            dict(mesh=dict(data=8), rules=BATCH, params=dict(embed="data"), grads=dict(embed=None)),
-            "ZeRO-3 over data",
-            3,
-        ),
+        (dict(mesh=ONE, rules=BATCH), "data parallelism over data", 0),
+        (dict(mesh=ONE, rules=BATCH, optimizer=EMBED), "ZeRO-1 over data", 1),
+        (dict(mesh=ONE, rules=BATCH, grads=EMBED), "ZeRO-2 over data", 2),
+        (dict(mesh=ONE, rules=BATCH, params=EMBED), "ZeRO-3 over data", 3),
+        (dict(mesh=ONE, rules=BATCH, params=EMBED, grads=dict(embed=None)), "ZeRO-3 over data", 3),
         (
             dict(mesh=dict(a=2, b=4), rules=dict(batch=("a", "b")), params=dict(embed="b")),
             "ZeRO-3 over b with data parallelism over a",
             3,
         ),
         (
-            dict(mesh=MESH, rules=TENSOR, grads=dict(embed="data")),
+            dict(mesh=MESH, rules=TENSOR, grads=EMBED),
             "ZeRO-2 over data with Megatron tensor parallelism over tensor",
             2,
         ),
@@ -43,17 +40,9 @@ BATCH = dict(batch="data")
             "data parallelism over data with tensor parallelism of the MLP over tensor",
             0,
         ),
-        (dict(mesh=dict(data=8)), "8 copies over data that all compute the same", 0),
-        (
-            dict(mesh=dict(data=8), params=dict(embed="data")),
-            "ZeRO-3 storage (the batch is not cut over it) over data",
-            3,
-        ),
-        (
-            dict(mesh=dict(data=4, tensor=2), rules=BATCH),
-            "data parallelism over data with 2 copies over tensor that all compute the same",
-            0,
-        ),
+        (dict(mesh=ONE), f"8 copies over data {SAME}", 0),
+        (dict(mesh=ONE, params=EMBED), "ZeRO-3 storage (the batch is not cut over it) over data", 3),
+        (dict(mesh=MESH, rules=BATCH), f"data parallelism over data with 4 copies over tensor {SAME}", 0),
     ],
 )
 def test_words(declared: dict[str, Any], expected: str, stage: int) -> None:

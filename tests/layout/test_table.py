@@ -41,12 +41,8 @@ def test_state_memory_is_the_formula_of_zero(stage: int, num_parameters: int, nu
     shape = (embed, math.ceil(num_parameters / embed))
     half, full = (("w", array("embed mlp", *shape, dtype=dtype)) for dtype in ("bfloat16", "float32"))
     arrays = Inventory(params=(half,), grads=(half,), optimizer=(full,) * 3, activations=(), batch=())
-    section = {
-        0: {},
-        1: dict(optimizer=dict(embed="data")),
-        2: dict(grads=dict(embed="data")),
-        3: dict(params=dict(embed="data")),
-    }
+    kind = {1: "optimizer", 2: "grads", 3: "params"}
+    section: dict[str, dict[str, str]] = {kind[stage]: dict(embed="data")} if stage else {}
     here = placed(num_devices, mesh=dict(data=-1), rules=dict(batch="data"), **section)
     bytes_each = {0: 16, 1: 4 + 12 / num_devices, 2: 2 + 14 / num_devices, 3: 16 / num_devices}
     assert sum(state_bytes(here, arrays).values()) == pytest.approx(bytes_each[stage] * num_parameters, rel=1e-6)
