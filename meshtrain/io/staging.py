@@ -1,0 +1,126 @@
+"""All or nothing for a folder: written beside its place, on disk before it is renamed, removed where anything fails.
+
+`.NAME.partial` beside NAME holds a lock and the folder in the making. The system drops the lock when its process ends
+in any way, so what a killed process left behind is known to be nobody's, and the next one removes it.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from meshtrain.errors import InputError
+from meshtrain.io.writer import sync_folder
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def staged(output: Path) -> Iterator[Path]:
+    """A new folder to write into; it becomes `output` when the block ends, and is gone when the block raises.
+
+    InputError where `output` exists (and is not an empty folder), cannot be written or does not fit on the disk, and
+    where another process is making it.
+    """
+    refuse_existing(output)
+    made = _make_parents(output)
+    try:
+        with _locked(output) as partial, errors_named(output):
+            folder = partial / "new"
+            folder.mkdir()
+            yield folder
+            sync_folder(folder)
+            os.rename(folder, output)  # fails where `output` has come to hold something
+            sync_folder(output.parent)
+    except BaseException:
+        for parent in made:
+            if not os.listdir(parent):
+                parent.rmdir()
+        raise
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove what a killed process left beside `output`; nothing where another process is at work there."""
+    if _partial(output).is_dir():
+        try:
+            with _locked(output):
+                pass
+        except InputError:
+            return
+
+
+def refuse_existing(output: Path) -> None:
+    """InputError unless `output` is free: nothing is there, or an empty folder."""
+    if os.path.lexists(output) and not (output.is_dir() and not os.listdir(output)):
+        what = "a folder that holds other files" if output.is_dir() else "not a folder"
+        raise InputError(f"{output}: is already there and is {what}; nothing was changed. Choose another --output.")
+
+
+@contextmanager
+def errors_named(output: Path) -> Iterator[None]:
+    """Errors of the file system while `output` is written, as one message."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            free = shutil.disk_usage(output.parent).free
+            raise InputError(
+                f"{output}: no room on the disk ({error.strerror}; {free / 1e9:.2f} GB are free); nothing was left"
+                " behind."
+            ) from None
+        raise InputError(f"{output}: cannot be written: {error.strerror or error}.") from None
+
+
+def _partial(output: Path) -> Path:
+    return output.parent / f".{output.name}.partial"
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[Path]:
+    """The partial folder, locked and empty but for the lock; removed at the end."""
+    partial = _partial(output)
+    with errors_named(output):
+        lock = _lock(partial, output)
+    try:
+        for left in partial.iterdir():
+            if left.name != "lock":
+                shutil.rmtree(left)
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock(partial: Path, output: Path) -> int:
+    """An open file that holds the lock of `partial`, made where it is missing."""
+    while True:
+        partial.mkdir(exist_ok=True)
+        try:
+            lock = os.open(partial / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        except FileNotFoundError:  # its owner finished and removed it between these two lines
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(partial / "lock").st_ino == os.fstat(lock).st_ino:
+                return lock
+        except BlockingIOError:
+            os.close(lock)
+            raise InputError(f"{output}: another process is making it; wait until that has ended.") from None
+        except FileNotFoundError:
+            pass
+        os.close(lock)
+
+
+def _make_parents(output: Path) -> list[Path]:
+    """Make the folders above `output`; those that were made, innermost first."""
+    missing = []
+    for parent in output.parents:
+        if parent.exists():
+            break
+        missing.append(parent)
+    with errors_named(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    return missing

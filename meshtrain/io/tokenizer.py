@@ -1,0 +1,167 @@
+"""Text to token ids: bytes, a tokenizer.json, or a byte-level BPE trained on the corpus itself.
+
+All three are one `tokenizers` tokenizer, so that the saved file decodes what a model writes. Special tokens that are
+spelled out in the text are encoded as the characters they are: the end-of-document id stands nowhere but at ends.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshtrain.errors import InputError, nearest
+
+END_TOKEN = "<|endoftext|>"
+_KNOWN_ENDS = (END_TOKEN, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>")
+_PIECE = 1 << 20  # characters; a longer document is encoded in pieces of this size, in parallel
+_CUT = re.compile(r"(?<=\S)\n(?=\S)")
+_PROBES = ("def f(x):\n", "Two words.\n", "7\n", "é\n", "end\n")
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer and its identity. `name` is what the user asked for, `text` its tokenizer.json."""
+
+    name: str
+    text: str
+    vocab_size: int
+    end_id: int
+
+    @property
+    def sha256(self) -> str:
+        """Identifies the tokenizer, whatever it is called."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def encode(self, documents: list[str]) -> list[np.ndarray]:
+        """The ids (uint32) of each document, without an end id; on all cores."""
+        if self.name == "byte":
+            return [np.frombuffer(document.encode(), np.uint8).astype(np.uint32) for document in documents]
+        pieces = [list(_pieces(document)) if self._may_cut else [document] for document in documents]
+        encoded = iter(self._encode([piece for parts in pieces for piece in parts]))
+        joined = [[next(encoded) for _ in parts] for parts in pieces]
+        return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in joined]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        return self._backend.decode([int(i) for i in ids])
+
+    @cached_property
+    def _backend(self) -> Any:
+        from tokenizers import Tokenizer as Backend
+
+        backend = Backend.from_str(self.text)
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = True
+        return backend
+
+    def _encode(self, texts: list[str]) -> list[np.ndarray]:
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+
+    @cached_property
+    def _may_cut(self) -> bool:
+        """Whether text cut after a line encodes to the same ids: not so where a tokenizer marks the start of a text."""
+        whole, *parts = self._encode(["".join(_PROBES), *_PROBES])
+        return np.array_equal(whole, np.concatenate(parts))
+
+
+def load_tokenizer(spec: str, end_token: str = "") -> Tokenizer:
+    """`byte`, or the tokenizer in a file (a tokenizer.json); `end_token` where the file's own cannot be told."""
+    if spec == "byte":
+        return _byte_tokenizer()
+    path = Path(spec).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"--tokenizer {spec}: cannot be read ({error}). Give 'byte', 'train:SIZE' (for example train:4096) or a"
+            f" tokenizer.json.{nearest(spec, ['byte', 'train:4096'])}"
+        ) from None
+    try:
+        vocabulary = Backend.from_str(text).get_vocab(with_added_tokens=True)
+    except Exception as error:  # the library raises plain Exception
+        raise InputError(f"--tokenizer {spec}: not a tokenizer.json that can be loaded: {error}") from None
+    end = end_token or _declared_end(path) or next((name for name in _KNOWN_ENDS if name in vocabulary), "")
+    if end not in vocabulary:
+        named = f"{end!r} is not in its vocabulary" if end else "none of the usual names is in its vocabulary"
+        raise InputError(
+            f"--tokenizer {spec}: no end-of-document token: {named}. Name one with --end-token."
+            f"{nearest(end, vocabulary)}"
+        )
+    return Tokenizer(str(path), text, max(vocabulary.values()) + 1, vocabulary[end])
+
+
+def trained_size(spec: str) -> int | None:
+    """SIZE of `train:SIZE`; None for another kind. InputError where SIZE is not a number of at least 257."""
+    if not spec.startswith("train:"):
+        return None
+    size = spec.removeprefix("train:")
+    if not size.isascii() or not size.isdigit() or int(size) < 257:
+        raise InputError(
+            f"--tokenizer {spec}: SIZE must be a number of at least 257 (bytes and the end token), as in train:4096."
+        )
+    return int(size)
+
+
+def train_tokenizer(documents: Iterable[str], size: int) -> Tokenizer:
+    """A byte-level BPE of at most `size` entries, the end token among them, learned from `documents`."""
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[END_TOKEN],  # they come first: id 0
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator((piece for document in documents for piece in _pieces(document)), trainer)
+    return Tokenizer(f"train:{size}", backend.to_str(pretty=True), backend.get_vocab_size(), end_id=0)
+
+
+def _byte_tokenizer() -> Tokenizer:
+    """Ids 0-255 are the bytes, 256 is the end token."""
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
+
+    # The byte-level alphabet writes the printable bytes as themselves and the others as characters from 256 on.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    characters = {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+    backend = Backend(models.BPE(vocab={characters[byte]: byte for byte in range(256)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(END_TOKEN, special=True, normalized=False)])
+    return Tokenizer("byte", backend.to_str(pretty=True), 257, 256)
+
+
+def _declared_end(path: Path) -> str:
+    """The end token that the file's neighbour, tokenizer_config.json, declares; "" where it does not."""
+    try:
+        declared = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    if isinstance(declared, dict):
+        declared = declared.get("content")
+    return declared if isinstance(declared, str) else ""
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text in pieces, cut after a line end that stands between two characters that are not space."""
+    start = 0
+    while len(text) - start > _PIECE and (cut := _CUT.search(text, start + _PIECE)):
+        yield text[start : cut.end()]
+        start = cut.end()
+    yield text[start:]

@@ -1,0 +1,89 @@
+"""`python -m meshtrain.prepare`: text, JSON lines or Parquet to token sets that a run trains on.
+
+python -m meshtrain.prepare --input 'books/**/*.txt' --tokenizer train:32000 --output corpora/books
+python -m meshtrain.prepare --input python-stdlib --tokenizer byte --output corpora/stdlib --held-out 0.02
+"""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from meshtrain.errors import MeshtrainError
+from meshtrain.io.config import PrepareConfig
+from meshtrain.io.corpus import STDLIB
+from meshtrain.io.preparation import Prepared, prepare
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done (or already there), 2 something to mend, 130 interrupted."""
+    config, progress = _parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing behind either
+    began = time.monotonic()
+    try:
+        prepared = prepare(config, progress)
+    except MeshtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-made was left behind", file=sys.stderr)
+        return 130
+    _report(prepared, time.monotonic() - began)
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[PrepareConfig, bool]:
+    parser = argparse.ArgumentParser(prog="python -m meshtrain.prepare", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--input", nargs="+", action="extend", required=True, metavar="GLOB",
+        help=f"files or patterns: .jsonl, .parquet, anything else is text, one document a file (each may be .gz but"
+        f" Parquet); or {STDLIB!r}, the sources of Python's standard library",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tokenizer", required=True, metavar="byte|FILE|train:SIZE",
+        help="bytes, a Hugging Face tokenizer.json, or a byte-level BPE of SIZE entries learned from the input",
+    )  # fmt: skip
+    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to make; never overwritten")
+    parser.add_argument(
+        "--text-key", default="text", metavar="KEY", help="where JSON lines and Parquet hold the text (%(default)s)"
+    )
+    parser.add_argument(
+        "--held-out", type=float, default=PrepareConfig.held_out, metavar="SHARE|NUMBER",
+        help="documents kept apart for evaluation: below 1 their share, from 1 on their number (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--end-token", default="", metavar="TOKEN", help="the end-of-document token of FILE, if it does not tell"
+    )
+    parser.add_argument(
+        "--shard-tokens",
+        type=int,
+        default=PrepareConfig.shard_tokens,
+        metavar="N",
+        help="tokens of a shard (%(default)s)",
+    )
+    parser.add_argument(
+        "--no-progress", action="store_true", help="no progress bars (there are none without a terminal)"
+    )
+    given = vars(parser.parse_args(arguments))
+    progress = not given.pop("no_progress")
+    try:
+        return PrepareConfig(**given | {"input": tuple(given["input"])}), progress
+    except MeshtrainError as error:
+        parser.error(str(error))
+
+
+def _report(prepared: Prepared, seconds: float) -> None:
+    verb = "wrote" if prepared.made else "already there, from the same job:"
+    print(f"{verb} {prepared.folder} in {seconds:.1f} s, vocabulary {prepared.vocab_size}")
+    for name, counts in prepared.sets.items():
+        print(
+            f"  {name}: {counts['num_documents']:,} documents, {counts['num_tokens']:,} tokens,"
+            f" {counts['num_bytes']:,} bytes of text ({counts['num_bytes'] / counts['num_tokens']:.2f} bytes a token)"
+        )
+    if "held_out" not in prepared.sets:
+        print("  nothing is held out: a run on this corpus has nothing to evaluate on")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Tokenizers: what is encoded decodes to the same text, and the end token stands at ends only."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshtrain.errors import InputError
+from meshtrain.io import tokenizer as module
+from meshtrain.io.tokenizer import END_TOKEN, Tokenizer, load_tokenizer, train_tokenizer, trained_size
+
+TEXTS = [f"def f{n}(x):\n    return x + {n}  # größer, 漢字 🙂\n" for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Tokenizer:
+    return train_tokenizer(TEXTS, 300)
+
+
+def test_bytes_are_bytes() -> None:
+    byte = load_tokenizer("byte")
+    assert (byte.vocab_size, byte.end_id) == (257, 256)
+    assert byte.encode(["aé\0", ""])[0].tolist() == [97, 0xC3, 0xA9, 0]
+    every = bytes(range(128)).decode() + "".join(chr(c) for c in range(0xC0, 0x300, 7))
+    # the file that is saved is the same tokenizer: other programs decode and encode alike
+    backend = tokenizers.Tokenizer.from_str(byte.text)
+    assert backend.encode(every, add_special_tokens=False).ids == byte.encode([every])[0].tolist()
+    assert byte.decode(byte.encode([every])[0]) == every
+    assert backend.token_to_id(END_TOKEN) == 256
+    assert backend.get_vocab_size() == 257
+
+
+@given(text=st.text(max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_any_text_comes_back(trained: Tokenizer, text: str) -> None:
+    for tokenizer in (trained, load_tokenizer("byte")):
+        ids = tokenizer.encode([text])[0]
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.end_id not in ids
+
+
+def test_a_trained_tokenizer_is_the_same_every_time(trained: Tokenizer) -> None:
+    again = train_tokenizer(TEXTS, 300)
+    assert again.sha256 == trained.sha256
+    assert trained.vocab_size == 300
+    assert (trained.name, trained.end_id) == ("train:300", 0)
+    assert sum(map(len, trained.encode(TEXTS))) < sum(len(text.encode()) for text in TEXTS) / 2
+
+
+def test_special_tokens_in_the_text_are_only_text(trained: Tokenizer, tmp_path: Path) -> None:
+    text = f"before {END_TOKEN} after"
+    for tokenizer in (trained, load_tokenizer(save(tmp_path, trained.text)), load_tokenizer("byte")):
+        ids = tokenizer.encode([text])[0]
+        assert tokenizer.end_id not in ids
+        assert tokenizer.decode(ids) == text
+    # the library's own default would have put an end of document there
+    assert 0 in tokenizers.Tokenizer.from_str(trained.text).encode(text).ids
+
+
+def save(folder: Path, text: str, **neighbours: Any) -> str:
+    (folder / "tokenizer.json").write_text(text)
+    for name, content in neighbours.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return str(folder / "tokenizer.json")
+
+
+def test_a_file_is_used_as_it_is(trained: Tokenizer, tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer.from_str(trained.text)
+    backend.add_special_tokens(["<bos>", "<other_end>"])
+    backend.post_processor = tokenizers.processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 300)])
+    backend.enable_truncation(5)
+    backend.enable_padding(length=8)
+    path = save(tmp_path, backend.to_str())
+    loaded = load_tokenizer(path)
+    assert loaded.text == Path(path).read_text()
+    assert (loaded.vocab_size, loaded.end_id) == (302, 0)
+    # neither truncated nor padded, and nothing put before it
+    np.testing.assert_array_equal(loaded.encode(TEXTS)[3], trained.encode(TEXTS)[3])
+    assert load_tokenizer(path, "<other_end>").end_id == 301
+    assert load_tokenizer(str(tmp_path)).sha256 == loaded.sha256  # the folder will do
+    save(tmp_path, backend.to_str(), tokenizer_config={"eos_token": {"content": "<other_end>"}})
+    assert load_tokenizer(path).end_id == 301
+
+
+def test_long_documents_are_cut_without_a_trace(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "".join(TEXTS) + "  \n\n  odd   spaces \n x\n" + "".join(TEXTS) + "\n"
+    whole = trained.encode([long, TEXTS[0]])
+    monkeypatch.setattr(module, "_PIECE", 50)
+    assert len(list(module._pieces(long))) > 10
+    assert "".join(module._pieces(long)) == long
+    for a, b in zip(whole, trained.encode([long, TEXTS[0]]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_tokenizer_that_marks_beginnings_is_not_cut(trained: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = tokenizers.Tokenizer.from_str(trained.text)
+    backend.normalizer = tokenizers.normalizers.Prepend("_")
+    marking = Tokenizer("file", backend.to_str(), trained.vocab_size, 0)
+    whole = marking.encode(["".join(TEXTS)])[0]
+    monkeypatch.setattr(module, "_PIECE", 50)
+    np.testing.assert_array_equal(whole, marking.encode(["".join(TEXTS)])[0])
+    monkeypatch.setattr(Tokenizer, "_may_cut", True)  # what cutting would have made of it
+    assert not np.array_equal(whole, replace(marking).encode(["".join(TEXTS)])[0])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("bytes", "cannot be read.*Did you mean 'byte'"),
+        ("no/such/tokenizer.json", "No such file"),
+        ("train:", "SIZE must be a number of at least 257"),
+        ("train:256", "SIZE must be a number of at least 257"),
+        ("train:4k", "SIZE must be a number of at least 257"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trained_size(spec) or load_tokenizer(spec)
+
+
+def test_a_broken_file_and_a_missing_end_token_are_refused(trained: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"not a tokenizer.json that can be loaded"):
+        load_tokenizer(save(tmp_path, trained.text[:200]))
+    with pytest.raises(InputError, match=r"not a tokenizer.json that can be loaded"):
+        load_tokenizer(save(tmp_path, "{}"))
+    nameless = trained.text.replace(END_TOKEN, "<finis>")
+    with pytest.raises(InputError, match=r"no end-of-document token: none of the usual names.*--end-token"):
+        load_tokenizer(save(tmp_path, nameless))
+    with pytest.raises(InputError, match=r"'<fini>' is not in its vocabulary.*Did you mean '<finis>'"):
+        load_tokenizer(save(tmp_path, nameless), "<fini>")
