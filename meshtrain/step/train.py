@@ -7,6 +7,7 @@ masters (float32, `optimizer` rows) -> copy that computes (`params` rows)
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from meshtrain.step.precision import Precision
 from meshtrain.step.state import TrainState, state_shardings, state_specs
 
 Batch = dict[str, jax.Array]
-Metrics = dict[str, jax.Array]
+Metrics = dict[str, Any]  # scalars, and the tree of gradients where it is asked for
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,16 @@ class StepConfig:
     seed: int = 0
 
 
-def make_train_step(config: StepConfig, place: Placement) -> Callable[..., tuple[TrainState, Metrics]]:
+def make_train_step(
+    config: StepConfig, place: Placement, *, gradients: bool = False
+) -> Callable[..., tuple[TrainState, Metrics]]:
     """The jitted `step(state, batch, learning_rate) -> (state, metrics)`; the state is donated.
 
     batch: tokens, labels, positions, segments [batch, length] and index_B [batch]; learning_rate: float32 scalar.
     Metrics are float32 scalars of the whole global batch: loss (token mean of ce + z), ce, z_loss, grad_norm (before
     clipping), num_tokens, and skipped: 1 where a loss or gradient was not finite or no token was counted: then nothing
-    but the step's number was changed.
+    but the step's number was changed. With `gradients` they also hold the gradients before clipping: the same step,
+    seen from inside.
     """
     specs = state_specs(config.model, config.optimizer)
     weights = physical_specs(specs.params, place)
@@ -53,6 +57,7 @@ def make_train_step(config: StepConfig, place: Placement) -> Callable[..., tuple
         grads = place.constrain_tree("optimizer", place.constrain_tree("grads", grads, weights), weights)
         grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
         norm = optax.tree.norm(grads)
+        metrics = {"gradients": grads} if gradients else {}
         if config.optimizer.clip is not None:
             scale = config.optimizer.clip / jnp.maximum(norm, config.optimizer.clip)
             grads = jax.tree.map(lambda g: g * scale, grads)
@@ -64,7 +69,7 @@ def make_train_step(config: StepConfig, place: Placement) -> Callable[..., tuple
         )
         skipped = 1 - usable.astype(jnp.int32)
         new_state = TrainState(*kept, step=state.step + 1, num_skipped=state.num_skipped + skipped)
-        return new_state, _metrics(sums, norm, skipped)
+        return new_state, _metrics(sums, norm, skipped) | metrics
 
     shardings = state_shardings(specs, place)
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
