@@ -55,11 +55,11 @@ def prepare(config: PrepareConfig, progress: bool = True) -> Prepared:
     tokenizer = None if size else load_tokenizer(config.tokenizer, config.end_token)
     with errors_named(output):
         remove_leftovers(output)
-    there = (output / MANIFEST).exists()
+        there = (output / MANIFEST).exists()
+        if not there:
+            refuse_existing(output)
     if there:
         _compare(_job(config, tokenizer), read_prepared(output), output)
-    else:
-        refuse_existing(output)
     with _bar("reading", None, progress) as advance:
         found = survey(corpus, advance)
     job = _job(config, tokenizer) | {"corpus_sha256": found.sha256}
@@ -132,8 +132,11 @@ def _job(config: PrepareConfig, tokenizer: Tokenizer | None) -> dict[str, Any]:
 def _compare(job: dict[str, Any], manifest: dict[str, Any], output: Path) -> None:
     """InputError, with the differences, unless the folder was made by a job that agrees with `job`."""
     made = manifest["job"]
+    names = {"corpus_sha256": "other documents", "tokenizer_sha256": "another tokenizer file"}
     different = [
-        f"{key} {made.get(key)!r} there, {value!r} asked for" for key, value in job.items() if made.get(key) != value
+        names.get(key, f"{key} {made.get(key)!r} there, {value!r} asked for")
+        for key, value in job.items()
+        if made.get(key) != value
     ]
     if different:
         raise InputError(
@@ -163,8 +166,8 @@ def _check_room(output: Path, found: Survey, exact: bool) -> None:
     """InputError where the disk cannot hold the result (for other tokenizers than bytes: 5 bytes of text a token)."""
     tokens = found.num_documents + (found.num_bytes if exact else found.num_bytes // 5)
     needed = 4 * tokens + 8 * found.num_documents
-    existing = next(parent for parent in output.parents if parent.exists())
-    free = shutil.disk_usage(existing).free
+    with errors_named(output):
+        free = shutil.disk_usage(next(parent for parent in output.parents if parent.exists())).free
     if needed > free:
         raise InputError(
             f"{output}: no room on the disk: about {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free;"

@@ -9,7 +9,8 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 from meshtrain.errors import InputError
@@ -25,19 +26,21 @@ def staged(output: Path) -> Iterator[Path]:
     InputError where `output` exists (and is not an empty folder), cannot be written or does not fit on the disk, and
     where another process is making it.
     """
-    refuse_existing(output)
-    made = _make_parents(output)
+    made = list(takewhile(lambda parent: not parent.exists(), output.parents))
     try:
-        with _locked(output) as partial, errors_named(output):
-            folder = partial / "new"
-            folder.mkdir()
-            yield folder
-            sync_folder(folder)
-            os.rename(folder, output)  # fails where `output` has come to hold something
-            sync_folder(output.parent)
+        with errors_named(output):
+            refuse_existing(output)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(output) as partial:
+                folder = partial / "new"
+                folder.mkdir()
+                yield folder
+                sync_folder(folder)
+                os.rename(folder, output)  # fails where `output` has come to hold something
+                sync_folder(output.parent)
     except BaseException:
         for parent in made:
-            if not os.listdir(parent):
+            with suppress(OSError):  # someone else's files may be there by now
                 parent.rmdir()
         raise
 
@@ -45,11 +48,8 @@ def staged(output: Path) -> Iterator[Path]:
 def remove_leftovers(output: Path) -> None:
     """Remove what a killed process left beside `output`; nothing where another process is at work there."""
     if _partial(output).is_dir():
-        try:
-            with _locked(output):
-                pass
-        except InputError:
-            return
+        with suppress(InputError), errors_named(output), _locked(output):
+            pass
 
 
 def refuse_existing(output: Path) -> None:
@@ -66,11 +66,7 @@ def errors_named(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
-            free = shutil.disk_usage(output.parent).free
-            raise InputError(
-                f"{output}: no room on the disk ({error.strerror}; {free / 1e9:.2f} GB are free); nothing was left"
-                " behind."
-            ) from None
+            raise InputError(f"{output}: no room on the disk ({error.strerror}); nothing was left behind.") from None
         raise InputError(f"{output}: cannot be written: {error.strerror or error}.") from None
 
 
@@ -82,8 +78,7 @@ def _partial(output: Path) -> Path:
 def _locked(output: Path) -> Iterator[Path]:
     """The partial folder, locked and empty but for the lock; removed at the end."""
     partial = _partial(output)
-    with errors_named(output):
-        lock = _lock(partial, output)
+    lock = _lock(partial, output)
     try:
         for left in partial.iterdir():
             if left.name != "lock":
@@ -112,15 +107,3 @@ def _lock(partial: Path, output: Path) -> int:
         except FileNotFoundError:
             pass
         os.close(lock)
-
-
-def _make_parents(output: Path) -> list[Path]:
-    """Make the folders above `output`; those that were made, innermost first."""
-    missing = []
-    for parent in output.parents:
-        if parent.exists():
-            break
-        missing.append(parent)
-    with errors_named(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-    return missing

@@ -1,8 +1,8 @@
 """Windows of a token stream as rows: shuffled without end for training, in order and each once for evaluation.
 
-Window w covers the tokens [w * length, (w + 1) * length); the label of a token is the next token of the stream, so the
-windows of an epoch predict every token once. Positions restart and segments step where a document begins; a window
-that begins inside a document counts from its own first token.
+Window w covers the tokens [w * length, (w + 1) * length); the label of a token is the next token of the stream, so an
+epoch predicts every token once (but for the rest at the end of the stream that fills no window). Positions restart and
+segments step where a document begins; a window that begins inside a document counts from its own first token.
 """
 
 from dataclasses import dataclass

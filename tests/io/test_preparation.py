@@ -142,7 +142,7 @@ def test_the_same_job_again_finds_it_there(lines: Path, capsys: pytest.CaptureFi
     [
         (lambda c: config(Path(c.input[0]), held_out=0.2), "held_out 0.1 there, 0.2 asked for"),
         (lambda c: config(Path(c.input[0]), "train:300"), "tokenizer 'byte' there, 'train:300' asked for"),
-        (lambda c: Path(c.input[0]).write_text('{"text": "other"}\n') and c, "corpus_sha256"),
+        (lambda c: Path(c.input[0]).write_text('{"text": "other"}\n') and c, "other documents"),
     ],
 )
 def test_another_job_never_overwrites(
