@@ -8,6 +8,7 @@ such line; with `--cache cold` (the default) the compilation cache is empty.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -55,7 +56,7 @@ def measure(variant: str, steps: int, last: int, cache: str | None) -> dict[str,
                 moments.append(time.monotonic() - started)
         if child.wait() != 0 or len(moments) != steps:
             sys.exit("".join(log) + f"\n{variant}: exit code {child.returncode} after {len(moments)} of {steps} steps")
-    gaps = [after - before for before, after in zip(moments, moments[1:], strict=False)][-last:]
+    gaps = [after - before for before, after in itertools.pairwise(moments)][-last:]
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     median = statistics.median(gaps)
     return {

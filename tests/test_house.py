@@ -18,7 +18,7 @@ FLOORS = {
 DOOR = 8
 
 # Axis names of the shipped layouts which are not also words that the package needs for something else.
-AXIS_NAMES = {"tensor", "rows", "columns", "replica", "shard", "stage", "context", "fsdp", "model"} - {
+AXIS_NAMES = {"tensor", "columns", "replica", "shard"}
     "model",
     "context",
 }

@@ -1,7 +1,7 @@
 """Data parallelism x ZeRO-3 x Megatron tensor parallelism, on three axes.
 
-Use it when one node holds the state: `shard` and `tensor` fill the node, `replica` counts nodes, and only one sum of the
-gradients crosses them.
+Use it when one node holds the state: `shard` and `tensor` fill the node, `replica` counts nodes, and only one sum of
+the gradients crosses them.
 """
 
 from ml_collections import ConfigDict
