@@ -1,0 +1,86 @@
+"""All arrays of a run by class, from the model and the step themselves: their specs, and a trace for the activations.
+
+Nothing is allocated and no device is touched, so the size of the model and of the mesh does not matter.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshtrain.errors import InputError
+from meshtrain.layout import ArraySpec, Finding, Placement, Rules, abstract_mesh, map_specs, named_specs
+from meshtrain.layout.check import check
+from meshtrain.layout.finding import ERROR
+from meshtrain.layout.inventory import Inventory, Named
+from meshtrain.layout.padding import physical_specs
+from meshtrain.layout.sites import RecordingPlacement
+from meshtrain.model import describe, loss_sums
+from meshtrain.step import StepConfig, state_specs
+
+
+def inventory(config: StepConfig, global_batch: int, length: int, place: Placement) -> Inventory:
+    """Every array of a run's step. Activations are those of one microbatch, traced on one device without rules."""
+    specs = state_specs(config.model, config.optimizer)
+    compute = config.precision.compute_specs(specs.params)
+    summed = compute if place.layout.accumulate == 1 else specs.params  # microbatches are summed in float32
+    optimizer = [("params/" + path, spec) for path, spec in named_specs(specs.params)]
+    optimizer += [("moments/" + path, spec) for path, spec in named_specs(specs.opt_state)]
+    return Inventory(
+        params=tuple(named_specs(compute)),
+        grads=tuple(named_specs(summed)),
+        optimizer=tuple(optimizer),
+        activations=_activations(config, max(global_batch // place.layout.accumulate, 1), length, place),
+        batch=batch_specs(global_batch, length),
+    )
+
+
+def batch_specs(global_batch: int, length: int) -> Named:
+    """The arrays of a batch as the loader places them."""
+    rows = ArraySpec((global_batch, length), np.dtype(np.int32), ("batch", "length"))
+    index = ArraySpec((global_batch,), np.dtype(np.uint32), ("batch",))
+    return (*((name, rows) for name in ("tokens", "labels", "positions", "segments")), ("index_B", index))
+
+
+def check_run(
+    config: StepConfig, global_batch: int, length: int, place: Placement, fast_devices: int | None = None
+) -> tuple[Inventory, list[Finding]]:
+    """All arrays, and all findings on them. Where every array fits, the step is also traced under the layout.
+
+    That trace meets what only the code that exchanges data can refuse, such as an attention scheme for a cut length.
+    """
+    arrays = inventory(config, global_batch, length, place)
+    findings = check(place, arrays, global_batch, fast_devices)
+    if all(finding.severity != ERROR for finding in findings):
+        try:
+            _trace(config, global_batch // place.layout.accumulate, length, place, gradient=True)
+        except InputError as error:
+            where, _, message = str(error).partition(": ")
+            findings = [Finding(ERROR, "refused", where, message), *findings]
+    return arrays, findings
+
+
+def _activations(config: StepConfig, batch: int, length: int, place: Placement) -> Named:
+    nothing = Rules({}, {})
+    layout = replace(
+        place.layout, rules=nothing, activations=nothing, params=nothing, grads=nothing, optimizer=nothing,
+        attention="local", pipeline=None, experts=None,
+    )  # fmt: skip
+    recorder = RecordingPlacement(layout, abstract_mesh({}))
+    _trace(config, batch, length, recorder, gradient=False)
+    return recorder.named_sites()
+
+
+def _trace(config: StepConfig, batch: int, length: int, place: Placement, gradient: bool) -> None:
+    """Traces the loss of a microbatch (and its gradient), without computing anything."""
+    compute = config.precision.compute_specs(physical_specs(describe(config.model), place))
+    params = map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), compute)
+    rows = {name: jax.ShapeDtypeStruct(spec.shape, spec.dtype) for name, spec in batch_specs(batch, length)}
+
+    def loss(params: dict, rows: dict[str, jax.Array]) -> jax.Array:
+        key = jax.random.key(0) if config.model.dropout else None
+        sums = loss_sums(params, config.model, rows, place, z_loss=config.z_loss, dropout_key=key)
+        return jnp.asarray(sums.loss_sum)
+
+    jax.eval_shape(jax.grad(loss) if gradient else loss, params, rows)

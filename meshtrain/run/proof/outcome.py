@@ -1,0 +1,129 @@
+"""What a few real training steps give under one placement, brought back to the host in logical shapes.
+
+On the way the things are looked at that a comparison of logical values cannot see: whether devices that should hold the
+same copy do (bitwise), and whether the rows that pad the vocabulary stayed zero.
+"""
+
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from meshtrain.io.rows import Source
+from meshtrain.layout import ArraySpec, Placement, Tree, map_specs, named_specs
+from meshtrain.layout.padding import strip_tree
+from meshtrain.step import StepConfig, TrainState, initial_state, make_train_step, state_specs
+
+Arrays = dict[str, np.ndarray]  # by path
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is computed, the same under every layout: `num_steps` steps on batches of `source`."""
+
+    config: StepConfig
+    source: Source
+    global_batch: int
+    num_steps: int
+    learning_rate: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of a global batch."""
+        return self.global_batch * self.source.length
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """metrics: of each step. gradients: of the first. initial, params, moments: before the first, after the last step.
+
+    faults: what is wrong with the arrays in themselves, in words.
+    """
+
+    metrics: tuple[dict[str, float], ...]
+    initial: Arrays
+    gradients: Arrays
+    params: Arrays
+    moments: Arrays
+    faults: tuple[str, ...] = field(default=())
+
+
+def run_case(case: Case, place: Placement) -> Outcome:
+    """Initial state and `num_steps` of the real training step under a placement; errors as the step raises them."""
+    from meshtrain.io.loader import Batches
+
+    config = case.config
+    specs = state_specs(config.model, config.optimizer)
+    state = initial_state(config.model, config.optimizer, config.seed, place)
+    faults = _faults("initial weights", state.params, specs.params)
+    initial = _logical(state.params, specs.params)
+    step = make_train_step(config, place, gradients=True)
+    rate = np.float32(case.learning_rate)
+    metrics: list[dict[str, float]] = []
+    gradients: Arrays = {}
+    with Batches(
+        case.source, place, global_batch=case.global_batch, stop_step=case.num_steps, num_threads=1
+    ) as batches:
+        for batch in batches:
+            state, found = step(state, batch, rate)
+            first = found.pop("gradients")
+            if not metrics:
+                gradients = _logical(first, specs.params)
+                faults += _faults("gradients", first, specs.params)
+            metrics.append({name: float(value) for name, value in found.items()})
+    faults += _faults("parameters", state.params, specs.params) + _faults("moments", state.opt_state, specs.opt_state)
+    return Outcome(
+        metrics=tuple(metrics),
+        initial=initial,
+        gradients=gradients,
+        params=_logical(state.params, specs.params),
+        moments=_moments(state, specs),
+        faults=tuple(faults),
+    )
+
+
+def _logical(tree: Tree, specs: Tree) -> Arrays:
+    """Arrays by path on the host, without padding."""
+    stripped = strip_tree(jax.device_get(tree), specs)
+    return dict(zip([path for path, _ in named_specs(specs)], jax.tree.leaves(stripped), strict=True))
+
+
+def _moments(state: TrainState, specs: TrainState) -> Arrays:
+    """The optimizer's arrays that belong to a weight, as `mu of layers/mlp/up`."""
+    weights = [path for path, _ in named_specs(specs.params)]
+    found = {}
+    for path, value in _logical(state.opt_state, specs.opt_state).items():
+        weight = next((weight for weight in weights if path.endswith("/" + weight)), None)
+        if weight is not None:
+            found[f"{path.removesuffix('/' + weight).split('/')[-1]} of {weight}"] = value
+    return found
+
+
+def _faults(what: str, tree: Tree, specs: Tree) -> list[str]:
+    """Copies that differ between devices, and padding that is not zero."""
+    faults: list[str] = []
+
+    def look(named: tuple[str, ArraySpec], x: jax.Array) -> None:
+        path, spec = named
+        seen: dict[str, np.ndarray] = {}
+        for shard in x.addressable_shards:
+            data = np.asarray(shard.data)
+            first = seen.setdefault(str(shard.index), data)
+            if not np.array_equal(first, data, equal_nan=True):
+                faults.append(f"{what}: the copies of {path} on different devices differ")
+                return
+        outside = np.ones(x.shape, bool)
+        outside[tuple(slice(size) for size in spec.shape)] = False
+        if outside.any() and np.asarray(x)[outside].any():
+            faults.append(f"{what}: the padding of {path} [{', '.join(spec.dims)}] is not zero")
+
+    leaves = jax.tree.leaves(map_specs(lambda spec, x: _Leaf(spec, x), specs, tree))
+    for (path, _), leaf in zip(named_specs(specs), leaves, strict=True):
+        look((path, leaf.spec), leaf.x)
+    return faults
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    spec: ArraySpec
+    x: jax.Array

@@ -1,0 +1,142 @@
+"""A model, a batch and meshes small enough for a laptop that still exercise everything that the real ones do.
+
+Every dim keeps its role: what is cut stays cut by every axis of every layout, heads that are shared stay shared, heads
+that are fewer than their axis stay fewer, windows stay shorter than the rows. The vocabulary becomes prime, so that it
+needs padding wherever it is cut.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from meshtrain.errors import InputError
+from meshtrain.layout import Layout, Placement, abstract_mesh
+from meshtrain.layout.inventory import KINDS
+from meshtrain.layout.mesh import FILL, MeshShape
+from meshtrain.layout.words import listing
+from meshtrain.model import ModelConfig
+
+LENGTH, EMBED, MLP, HEAD_DIM, VOCAB = 32, 32, 48, 8, 97
+MOST_RATIO = 2  # query heads that share one pair of key and value heads
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The small model, its rows and batch, and in words what became of which size."""
+
+    model: ModelConfig
+    length: int
+    global_batch: int
+    changes: tuple[str, ...]
+
+
+def shrink_mesh(shape: MeshShape, num_devices: int) -> dict[str, int]:
+    """Axis sizes on at most `num_devices` devices at which every axis larger than 1 is still larger than 1.
+
+    Sizes as declared where they fit; else 2 each, and what is left of the devices on the axis that takes what is left.
+    """
+    try:
+        sizes = shape.resolve(num_devices)
+        if all(size > 1 for axis, size in sizes.items() if shape.sizes[axis] != 1):
+            return sizes
+    except InputError:
+        pass
+    sizes = {axis: 1 if size == 1 else 2 for axis, size in shape.sizes.items()}
+    least = math.prod(sizes.values())
+    if least > num_devices:
+        raise InputError(
+            f"--devices: the mesh {' x '.join(shape.sizes)} has {sum(size > 1 for size in sizes.values())} axes larger"
+            f" than 1, which take at least {least} devices, not {num_devices}. --devices {least} would work."
+        )
+    large = [axis for axis in sizes if sizes[axis] > 1]
+    if large:
+        axis = next((axis for axis in large if shape.sizes[axis] == FILL), large[0])
+        sizes[axis] *= num_devices // least
+    return sizes
+
+
+def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[str, int]]) -> Shrunk:
+    """One small model, row length and batch for all layouts on their (small) meshes."""
+    places = [Placement(layout, abstract_mesh(sizes)) for layout, sizes in zip(layouts, meshes, strict=True)]
+
+    def unit(dim: str) -> int:
+        return math.lcm(*(place.num_shards(dim, kind) for place in places for kind in ("use", *KINDS)))
+
+    kv_heads = _kv_heads(model, places)
+    ratio = min(model.num_heads // model.num_kv_heads, MOST_RATIO)
+    length = _multiple(LENGTH, 2 * math.lcm(unit("length"), unit("stream")))
+    layers = math.lcm(len(model.window_layers), unit("layers"))
+    small = dataclasses.replace(
+        model,
+        num_layers=_multiple(min(2, model.num_layers), layers),
+        embed=_multiple(EMBED, unit("embed")),
+        num_heads=_multiple(kv_heads * ratio, math.lcm(kv_heads, unit("heads"))),
+        num_kv_heads=kv_heads,
+        head_dim=_multiple(HEAD_DIM, 2 * unit("head_dim")),
+        mlp=_multiple(MLP, unit("mlp")),
+        vocab=VOCAB,
+        max_length=_multiple(length, unit("position")),
+        window=None if model.window is None else min(model.window, length // 4),
+        query_scale=None if model.query_scale is None else 1.0,
+        embed_scale=1.0 if model.embed_scale == 1 else 2.0,
+        init_std=0.2,  # of the order of 1 / sqrt(embed), so that scores and gates are not all alike
+    )
+    batch = _multiple(4, math.lcm(*(place.num_shards("batch") * place.layout.accumulate for place in places)))
+    return Shrunk(small, length, batch, _changes(model, small))
+
+
+def _kv_heads(model: ModelConfig, places: Sequence[Placement]) -> int:
+    """As few as keep each layout's relation of heads to axes: cut by them, or fewer and replicated."""
+
+    def keeps(place: Placement) -> Callable[[int], bool]:
+        small = place.num_shards("kv_heads")
+        declared = math.prod(
+            place.layout.mesh.sizes[axis] if place.layout.mesh.sizes[axis] != FILL else place.axis_sizes[axis]
+            for axis in place.rules("activations").axes("kv_heads")
+        )
+        fewer = model.num_kv_heads < declared
+        return lambda heads: heads < small and small % heads == 0 if fewer else heads % small == 0
+
+    wanted = [keeps(place) for place in places]
+    shards = [place.num_shards("kv_heads") for place in places]
+    least = min(2, model.num_kv_heads)
+    sizes = range(1, math.lcm(*shards) * 2 + 1)
+    fitting = [n for n in sizes if all(wish(n) for wish in wanted)] or [
+        n for n in sizes if all(n % s == 0 or s % n == 0 for s in shards)
+    ]
+    return min(fitting, key=lambda n: (n < least, n))
+
+
+def _multiple(least: int, unit: int) -> int:
+    """The smallest multiple of `unit` that is at least `least`."""
+    return -(-least // unit) * unit
+
+
+def _changes(model: ModelConfig, small: ModelConfig) -> tuple[str, ...]:
+    """`embed 16,384 -> 32` for each size that changed."""
+    changed = []
+    for field in dataclasses.fields(model):
+        old, new = getattr(model, field.name), getattr(small, field.name)
+        if old != new:
+            before, after = (f"{value:,}" if isinstance(value, int) else str(value) for value in (old, new))
+            changed.append(f"{field.name} {before} -> {after}")
+    return tuple(changed)
+
+
+def features(model: ModelConfig) -> str:
+    """What the small model still has of the large one, in words."""
+    shared = model.num_heads // model.num_kv_heads
+    found = [
+        f"{model.norm} norm",
+        model.activation,
+        f"{model.positions} positions" + (f" ({model.rope_scaling.kind} scaling)" if model.rope_scaling else ""),
+        "tied embeddings" if model.tied else "untied embeddings",
+    ]
+    found += [f"{shared} query heads to a key and value head"] if shared > 1 else []
+    found += ["a sliding window"] if model.window else []
+    found += ["q/k norm"] if model.qk_norm else []
+    found += ["biases"] if model.attention_bias or model.mlp_bias or model.attention_output_bias else []
+    found += ["soft-caps"] if model.attention_softcap or model.logit_softcap else []
+    found += [f"dropout {model.dropout}"] if model.dropout else []
+    return listing(found)

@@ -1,0 +1,99 @@
+"""A proof as text: what was shrunk, one row for each layout, and for each failure what is wrong and where to look."""
+
+import textwrap
+from collections.abc import Sequence
+
+from meshtrain.layout.finding import ERROR
+from meshtrain.layout.words import plural
+from meshtrain.run.proof.compare import Comparison
+from meshtrain.run.proof.prove import EPSILON, LEARNING_RATE, Proof, Verdict
+from meshtrain.run.proof.shrink import features
+
+WIDTH = 110
+COLUMNS = ("layout", "mesh", "loss", "worst gradient", "worst parameter", "worst moment", "verdict")
+
+
+def preface(proof: Proof) -> str:
+    """What is computed, what was shrunk and what was changed for the sake of the proof."""
+    case, shrunk, limits = proof.case, proof.shrunk, proof.tolerances
+    optimizer = case.config.optimizer
+    paragraphs = [
+        f"{plural(case.num_steps, 'step')} of the real training step in float32 on virtual CPU devices, compared with"
+        f" {proof.reference_name}.",
+        f"The model is shrunk: {', '.join(shrunk.changes) or 'nothing'}. It still has {features(shrunk.model)}.",
+        f"The batch: {plural(shrunk.global_batch, 'row')} of {plural(shrunk.length, 'token')}, packed documents,"
+        f" padding, an uneven loss mask, one row in four without any counted token.",
+        f"The optimizer: {optimizer.name} as in the run, but a constant learning rate of {LEARNING_RATE:g} and epsilon"
+        f" {EPSILON:g}, so that an update is a smooth function of the gradient.",
+        f"Tolerances, from the model's depth and float32's rounding: loss {limits.loss:.1e}, gradients"
+        f" {limits.gradient:.1e}, parameters {limits.parameter:.1e} of what they moved, moments {limits.moment:.1e}.",
+    ]
+    return "\n".join("\n".join(_wrap(paragraph)) for paragraph in paragraphs)
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """One row for each layout: the worst error of each class, and the verdict."""
+    cells = [COLUMNS, *(_row(verdict) for verdict in verdicts)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
+    return "\n".join("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def _row(verdict: Verdict) -> tuple[str, ...]:
+    mesh = " x ".join(f"{axis}={size}" for axis, size in verdict.axis_sizes.items())
+    mesh += " (shrunk)" if verdict.shrunk_mesh else ""
+    comparison = verdict.comparison
+    errors = ["-"] * 4 if comparison is None else [_error(comparison, what) for what in CLASSES]
+    return (verdict.name, mesh or "-", *errors, verdict.status)
+
+
+CLASSES = ("loss", "gradient", "parameter", "moment")
+
+
+def _error(comparison: Comparison, what: str) -> str:
+    return f"{comparison.worst(what).error:.1e}"
+
+
+def details(verdict: Verdict) -> str:
+    """What is wrong with a layout that is not equal, in words; nothing for one that is."""
+    if verdict.status == "refused":
+        errors = [finding for finding in verdict.findings if finding.severity == ERROR]
+        return "\n".join([f"{verdict.name} is refused:", *(line for error in errors for line in _wrap(str(error), 4))])
+    if verdict.status == "CRASHED":
+        crash = _wrap((verdict.crash or "")[:2000], 4)
+        return "\n".join([f"{verdict.name} crashed, which is a fault of the program:", *crash])
+    comparison = verdict.comparison
+    if verdict.status == "equal" or comparison is None:
+        return ""
+    lines = [f"{verdict.name} DIFFERS: {verdict.words}."]
+    for fault in comparison.faults[:5]:
+        lines += _wrap(f"{fault}.", 4)
+    first = verdict.first
+    if first is not None:
+        order = ", the first in the order of the forward pass" if first.what == "gradient" else ""
+        where = f"{first.what} {'of ' if first.what in ('gradient', 'parameter') else ''}{first.path}"
+        lines += _wrap(f"First: the {where} (error {first.error:.2g}, tolerance {first.tolerance:.1e}{order}).", 4)
+    if verdict.explanation is not None:
+        lines += _wrap(str(verdict.explanation), 4)
+    return "\n".join([*lines, *_wrap(_extent(comparison), 4)])
+
+
+def _extent(comparison: Comparison) -> str:
+    """How far the damage goes: how many of each class are wrong, and whether the forward pass is right."""
+    wrong = {what: sum(d.too_large for d in comparison.of(what)) for what in CLASSES}
+    parts = [f"{wrong[what]} of {plural(len(comparison.of(what)), _noun(what))}" for what in CLASSES[1:]]
+    forward = any(d.too_large and d.path.endswith("step 1") for d in comparison.of("loss"))
+    start = (
+        "The loss of the first step is wrong already, so the forward pass differs"
+        if forward
+        else "The loss of the first step is right, so the forward pass agrees and the way back or the update differs"
+    )
+    return f"{start}. Wrong are {', '.join(parts)}."
+
+
+def _noun(what: str) -> str:
+    return what
+
+
+def _wrap(text: str, indent: int = 2) -> list[str]:
+    pad = " " * indent
+    return textwrap.wrap(text, WIDTH, initial_indent=pad, subsequent_indent=pad, break_on_hyphens=False)
