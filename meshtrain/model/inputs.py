@@ -1,0 +1,37 @@
+"""`Inputs`: what every layer of a batch is given beside the residual stream."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+
+from meshtrain.layout import Placement
+from meshtrain.model.config import ModelConfig
+from meshtrain.model.dropout import Dropout
+from meshtrain.model.rotary import rotary_tables
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where arrays live, each token's position and document, the rotary tables of the positions, and the dropout."""
+
+    place: Placement
+    positions: jax.Array  # [B, T], restarting in each document
+    segments: jax.Array  # [B, T], 1, 2, .. per document, 0 for padding
+    tables: tuple[jax.Array, jax.Array] | None
+    dropout: Dropout | None
+
+
+def make_inputs(
+    batch: Mapping[str, jax.Array], config: ModelConfig, place: Placement, dropout_key: jax.Array | None
+) -> Inputs:
+    """Inputs of a batch. Nothing is dropped without a key; with one, the batch's `index_B` says the masks."""
+    positions_BT = batch["positions"]
+    dropout = None
+    if dropout_key is not None and config.dropout:
+        dropout = Dropout(config.dropout, dropout_key, batch["index_B"])
+    tables = None
+    if config.positions == "rotary":
+        cos, sin = rotary_tables(positions_BT, config)
+        tables = cos, sin
+    return Inputs(place, positions_BT, batch["segments"], tables, dropout)

@@ -1,0 +1,74 @@
+"""Weights as declarations: an `nnx.Param` that holds a shape instead of numbers, its dims, and how it starts.
+
+A module is built without memory and without random numbers. `specs` reads what it declares; `draw` makes the numbers,
+each array from (key, its path, its layer) alone, so that no mesh, no layout and no other weight changes them.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from meshtrain.layout import ArraySpec, Placement
+
+# How a weight starts: all of one value, or normal with this standard deviation.
+Start = tuple[str, float]
+ONES: Start = ("constant", 1.0)
+ZEROS: Start = ("constant", 0.0)
+
+
+def normal(std: float) -> Start:
+    """Independent normal numbers of mean 0."""
+    return ("normal", std)
+
+
+def weight(shape: tuple[int, ...], dims: tuple[str, ...], start: Start) -> nnx.Param:
+    """Declares a float32 weight of one layer; `specs` and `draw` add the dim of the stacked layers."""
+    return nnx.Param(jax.ShapeDtypeStruct(shape, jnp.float32), dims=dims, start=start)
+
+
+def use(param: nnx.Param, place: Placement) -> jax.Array:
+    """The numbers of a weight where they are computed with: gathered over the axes that only store it (ZeRO-3)."""
+    return place.at_use(param[...], *param.get_metadata("dims"))
+
+
+def specs(module: nnx.Module, num_layers: int | None = None) -> dict[str, Any]:
+    """Nested dict of ArraySpec of what a module declares, with a leading "layers" dim where num_layers is given."""
+
+    def spec(param: nnx.Param) -> ArraySpec:
+        shape, dims = param.get_value().shape, param.get_metadata("dims")
+        if num_layers is not None:
+            shape, dims = (num_layers, *shape), ("layers", *dims)
+        return ArraySpec(shape, np.dtype(np.float32), dims)
+
+    return _nest({path: spec(param) for path, param in nnx.to_flat_state(nnx.state(module))})
+
+
+def draw(module: nnx.Module, key: jax.Array, prefix: str = "", num_layers: int | None = None) -> dict[str, Any]:
+    """Nested dict of the first numbers of a module's weights, float32. Layer i's do not depend on num_layers."""
+
+    def numbers(path: tuple[str, ...], param: nnx.Param) -> jax.Array:
+        shape, (kind, value) = param.get_value().shape, param.get_metadata("start")
+        if kind == "constant":
+            return jnp.full(shape if num_layers is None else (num_layers, *shape), value, jnp.float32)
+        own = jax.random.fold_in(key, zlib.crc32("/".join((prefix, *path)).encode()))
+        if num_layers is None:
+            return value * jax.random.normal(own, shape, jnp.float32)
+        keys = jax.vmap(lambda layer: jax.random.fold_in(own, layer))(jnp.arange(num_layers))
+        return value * jax.vmap(lambda k: jax.random.normal(k, shape, jnp.float32))(keys)
+
+    return _nest({path: numbers(path, param) for path, param in nnx.to_flat_state(nnx.state(module))})
+
+
+def _nest(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for path, leaf in flat.items():
+        inner = nested
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = leaf
+    return nested
