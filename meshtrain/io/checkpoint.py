@@ -6,6 +6,11 @@ with the wanted one before the first byte is read.
 """
 
 import contextlib
+import errno
+import logging
+import os
+import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,6 +75,9 @@ class Checkpoints:
         described = {name: (tuple(x.shape), np.dtype(x.dtype).name) for name, x in arrays.items()}
         with _storage_errors(f"step {step} could not be saved in {self.folder}"):
             partial.mkdir(parents=True)
+            needed, free = sum(x.nbytes for x in arrays.values()), shutil.disk_usage(partial).free
+            if needed > free:
+                raise OSError(errno.ENOSPC, f"it needs {needed / 1e9:.3f} GB and {free / 1e9:.3f} GB are free")
             self._open_writer().save(partial / ARRAYS, args=_orbax().args.PyTreeSave(arrays))
         work = (partial, step, described, record)
         self._finisher = threading.Thread(target=self._finish, args=work, name="checkpoint")
@@ -94,11 +102,24 @@ class Checkpoints:
             self.wait()
         finally:
             if self._writer is not None:
-                self._writer.close()
+                with contextlib.suppress(Exception):  # a failed save once more: it has been raised above
+                    self._writer.close()
                 self._writer = None
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            self.close()
+        except StorageError as failure:
+            if kind is None:
+                raise
+            self.say(f"warning: {failure}")  # the run is ending for another reason, which is the one to report
 
     def _open_writer(self) -> Any:
         if self._writer is None:
+            _quieten_libraries()
             self._writer = _orbax().AsyncCheckpointer(_handler())
         return self._writer
 
@@ -231,6 +252,24 @@ def _handler() -> Any:
     array_handler = handlers.ArrayHandler(enable_write_sharding_file=False)
     registry = handlers.create_type_handler_registry((jax.Array, array_handler))
     return _orbax().PyTreeCheckpointHandler(use_compression=False, type_handler_registry=registry)
+
+
+def _quieten_libraries() -> None:
+    """A failed write is one message of ours, so the traces that Orbax logs and TensorStore prints of it are left out."""
+    logger = logging.getLogger("absl")
+    if _not_from_orbax not in logger.filters:
+        logger.addFilter(_not_from_orbax)
+        print_others = sys.unraisablehook
+
+        def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+            if str(unraisable.exc_value) != "Event loop is closed":  # a write that ended after the first had failed
+                print_others(unraisable)
+
+        sys.unraisablehook = hook
+
+
+def _not_from_orbax(record: logging.LogRecord) -> bool:
+    return f"{os.sep}orbax{os.sep}" not in record.pathname
 
 
 @contextlib.contextmanager

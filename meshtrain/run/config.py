@@ -23,7 +23,7 @@ from meshtrain.step.precision import Precision
 
 # What changes numbers: these sections and keys, less the dotted keys of NOT_MATHEMATICS. A key that is added to one of
 # these sections changes numbers until it is declared not to.
-MATHEMATICS = ("model", "data", "optimizer", "precision", "seed", "global_batch", "z_loss")
+MATHEMATICS = ("model", "data", "optimizer", "precision", "seed", "global_batch", "z_loss", "initial_weights")
 # Where the data lies and how it is made may change: what counts is its content, which `contents` adds.
 NOT_MATHEMATICS = ("data.paths", "data.prepare", "data.verify")
 
@@ -44,6 +44,8 @@ class RunConfig:
     global_batch: int
     # Weight of the squared log-sum-exp of the logits in the loss; 0: none.
     z_loss: float = 0.0
+    # A run or checkpoint whose weights the first start takes; everything else starts anew.
+    initial_weights: str | None = None
 
     # Steps of the whole run, all its starts together.
     steps: int
@@ -62,8 +64,6 @@ class RunConfig:
     tensorboard: bool = True
     # Steps to write an XLA trace of, START:STOP (both are traced), into the run's folder; None: no trace.
     profile: str | None = None
-    # A run or checkpoint whose weights a new run starts from; everything else starts anew.
-    initial_weights: str | None = None
     # That many steps in a row that are not finite end the run.
     max_skipped: int = 10
     # Virtual devices of the CPU: in a file, where there is no GPU and the mesh has a -1; as a flag, in any case.

@@ -9,6 +9,8 @@ import importlib.util
 import math
 import os
 import platform
+import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,8 @@ CPU_FLAGS = (
 
 def set_up(request: Request, say: Callable[[str], None]) -> int:
     """Configures JAX for this run and returns how many devices it has. Call it before anything touches a device."""
-    os.environ["XLA_FLAGS"] = " ".join([*CPU_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+    given = os.environ.get("XLA_FLAGS", "").split()
+    os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in CPU_FLAGS if flag not in given), *given])
     import jax
 
     _use_cache(request.config, say)
@@ -107,6 +110,29 @@ def _use_cache(config: RunConfig, say: Callable[[str], None]) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    _mend_cache(folder, say)
+
+
+def _mend_cache(folder: Path, say: Callable[[str], None]) -> None:
+    """JAX warns of a damaged entry (a start that was killed while writing it) and never replaces it: remove it.
+
+    What it warns of is said in one line each.
+    """
+    show_others = warnings.showwarning
+
+    def show(message: Warning | str, *rest: Any, **named: Any) -> None:
+        found = re.match(r"Error (reading|writing) persistent compilation cache entry for '(\w+)': (.*)", str(message))
+        if found is None:
+            show_others(message, *rest, **named)
+            return
+        if found[1] == "reading":
+            for path in folder.glob(f"{found[2]}-*"):
+                path.unlink(missing_ok=True)
+        say(
+            f"the compiled program of {found[2]} could not be {'read' if found[1] == 'reading' else 'kept'}: {found[3]}"
+        )
+
+    warnings.showwarning = show
 
 
 def cache_folder(configured: str | None) -> Path:

@@ -48,9 +48,14 @@ class RunFolder:
         if not with_contents:
             different = [line for line in different if not line.startswith("data.contents")]
         if different:
+            hint = ""
+            if any(line.startswith("optimizer.schedule.steps:") for line in different):
+                end = self._stored["mathematics"]["optimizer"]["schedule"]["steps"]
+                hint = f"The learning rate's way to step {end} is kept by --config.optimizer.schedule.steps={end}.\n"
             raise InputError(
                 f"config.workdir={self.path} holds another run; it differs in what changes the numbers (old -> new):\n"
                 + "".join(f"    {line}\n" for line in different)
+                + hint
                 + "Go on with the old values, or start anew in another folder: --config.workdir=..."
             )
 
@@ -97,9 +102,11 @@ class RunFolder:
         metrics = self.path / METRICS
         return (metrics.exists() and metrics.stat().st_size > 0) or any(self.checkpoints.glob("step_*"))
 
-    def close(self) -> None:
-        """Lets another process train here."""
-        self._lock.close()
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.close()  # another process may train here
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def inventory(config: StepConfig, global_batch: int, length: int, place: Placeme
         grads=tuple(named_specs(summed)),
         optimizer=tuple(optimizer),
         activations=_activations(config, max(global_batch // place.layout.accumulate, 1), length, place),
-        batch=batch_specs(global_batch, length),
+        batch=tuple((f"batch/{name}", spec) for name, spec in batch_specs(global_batch, length)),
     )
 
 

@@ -1,5 +1,6 @@
 """A run, from its config to its last checkpoint. Reads from top to bottom."""
 
+import contextlib
 import time
 from typing import Any
 
@@ -18,7 +19,6 @@ from meshtrain.run.distributed import describe_devices, set_up
 from meshtrain.run.evaluation import Evaluation
 from meshtrain.run.folder import RunFolder
 from meshtrain.run.metrics import Metrics
-from meshtrain.run.metrics import read as read_metrics
 from meshtrain.run.progress import Progress, format_seconds
 from meshtrain.run.report import Report, Work, peak_flops
 from meshtrain.run.signals import PREEMPTED, Stopped, StopRequest
@@ -31,21 +31,20 @@ def train(request: Request) -> int:
     progress = Progress(request.config.steps, request.config.log_every)
     for warning in request.warnings:
         progress.say(f"warning: {warning}")
-    with StopRequest() as stop:
+    with StopRequest() as stop, contextlib.ExitStack() as cleanup:
+        cleanup.callback(progress.close)
         try:
-            return _train(request, progress, stop)
+            return _train(request, progress, stop, cleanup)
         except Stopped:
             progress.say(f"{stop.name} before training began: nothing to save")
             return PREEMPTED
-        finally:
-            progress.close()
 
 
-def _train(request: Request, progress: Progress, stop: StopRequest) -> int:
+def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: contextlib.ExitStack) -> int:
     config, say = request.config, progress.say
 
     # The run's folder: nothing is done for a run that may not write there, or that is another run.
-    folder = RunFolder(config.workdir)
+    folder = cleanup.enter_context(RunFolder(config.workdir))
     folder.refuse_other(run_config.mathematics(config), with_contents=False)
 
     # The devices, and the layout on them.
@@ -55,12 +54,17 @@ def _train(request: Request, progress: Progress, stop: StopRequest) -> int:
     specs = state_specs(config.model, config.optimizer)
     say(f"model: {startup.num_parameters(specs):,} parameters, computing in {config.precision.compute}")
 
-    # Data, compilation and the first state need each other not: the first two go on in threads of their own.
-    data_work = Background("data", lambda: startup.open_data(config, progress))
-    step_work = Background("compilation", lambda: _compile(request, specs, placement, progress))
-    checkpoints = Checkpoints(folder.checkpoints, config.checkpoint, say)
+    # Where does this start go on from?
+    checkpoints = cleanup.enter_context(Checkpoints(folder.checkpoints, config.checkpoint, say))
     saved = checkpoints.newest()
     first = saved.step if saved else 0
+    if first >= config.steps:
+        say(f"nothing to do: {folder.path} is at step {first}; --config.steps above that goes on")
+        return 0
+
+    # Data, compilation and the first state need each other not: the first two go on in threads of their own.
+    data_work = Background("data", lambda: startup.open_data(config, progress))
+    step_work = Background("compilation", lambda: startup.compile_step(config, specs, placement, progress))
     state = startup.first_state(config, specs, placement, saved, progress)
     data = data_work.result()
 
@@ -68,89 +72,76 @@ def _train(request: Request, progress: Progress, stop: StopRequest) -> int:
     mathematics = run_config.mathematics(config, data.contents)
     folder.refuse_other(mathematics, with_contents=True)
     folder.describe(run_config.as_json(config), request.layout, mathematics)
-    batches = Batches(data.train, placement, global_batch=config.global_batch, start_step=first, stop_step=config.steps)
-    evaluation = Evaluation(
-        data.held_out, make_eval_step(startup.step_config(config), placement), placement, config.global_batch,
-        config.eval_batches,
-    )  # fmt: skip
+    batches = cleanup.enter_context(
+        Batches(data.train, placement, global_batch=config.global_batch, start_step=first, stop_step=config.steps)
+    )
+    evaluate_batch = make_eval_step(startup.step_config(config), placement)
+    evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.global_batch, config.eval_batches)
     train_step = step_work.result()
 
-    # The records: what lies beyond the first step is cut off, it will be done again.
-    metrics = Metrics(folder.path, first, say, config.tensorboard)
+    # The records: what lies beyond the first step is cut off, for it will be done again.
+    metrics = cleanup.enter_context(contextlib.closing(Metrics(folder.path, first, say, config.tensorboard)))
     tokens = config.global_batch * config.data.length
+    flops = tokens * model_flops_per_token(config.model, config.data.length)
     peak = config.peak_flops or peak_flops(jax.devices()[0])
     if peak is None:
         say(f"model FLOP/s utilisation: not available on {jax.devices()[0].device_kind}")
-    report = Report(
-        Work(
-            num_steps=config.steps,
-            tokens=tokens,
-            flops=tokens * model_flops_per_token(config.model, config.data.length),
-            peak=peak * num_devices if peak else None,
-            max_skipped=config.max_skipped,
-        ),
-        metrics,
-        progress,
-    )
-    trace = Trace(folder.profile, config.profile_steps, say)
+    work = Work(config.steps, tokens, flops, peak * num_devices if peak else None, config.max_skipped)
+    report = Report(work, metrics, progress)
+    trace = cleanup.enter_context(contextlib.closing(Trace(folder.profile, config.profile_steps, say)))
+    step = saved_step = first
 
-    def record() -> dict[str, Any]:
-        """What is stored beside the arrays."""
-        return {
-            "rows": step * config.global_batch,
+    def save() -> None:
+        record = {
+            "rows": step * config.global_batch,  # the position in the data
             "mathematics": mathematics,
             "layout": placement.layout.name,
             "mesh": placement.axis_sizes,
             "meshtrain": meshtrain.__version__,
             "jax": jax.__version__,
         }
+        checkpoints.save(step, state, specs, record)
 
     def evaluate() -> None:
         report.flush()
-        result = evaluation.run(step, state.params, lambda: stop.name is not None)
+        result = evaluation.run(step, state.params, stopped=lambda: stop.name is not None)
         if result is not None:
             metrics.write(result)
             say(_evaluated(result))
         report.resume_clock()
 
-    # Training. A step is started before the values of the one before it are looked at.
-    step = saved_step = first
-    begun = time.perf_counter()
+    # Training. A step is started before the values of the one before it are looked at. A step is evaluated before it
+    # is saved, so that what lies before a checkpoint has been evaluated (unless a signal came in the middle).
     stop.training = True
     progress.start(first)
-    if first and _is_due(config.eval_every, first, config.steps) and not _was_evaluated(metrics, first) and evaluation:
+    if first and evaluation and _is_due(config.eval_every, first, config.steps) and not metrics.has_evaluation(first):
         evaluate()
+    begun = time.perf_counter()
     report.resume_clock()
-    try:
-        while step < config.steps and stop.name is None:
-            waited = batches.seconds_waited
-            batch = next(batches)
-            rate = learning_rate(config.optimizer.learning_rate, config.optimizer.schedule, step, config.steps)
-            trace.before(step + 1, report.flush)
-            state, values = train_step(state, batch, np.float32(rate))
-            step += 1
-            report.step(step, rate, batches.seconds_waited - waited, values)
-            trace.after(step, report.flush)
-            if evaluation and _is_due(config.eval_every, step, config.steps):
-                evaluate()
-            if step % config.checkpoint.every == 0 and step < config.steps:
-                checkpoints.save(step, state, specs, record())
-                saved_step = step
-            checkpoints.check()
-        report.flush()
-    finally:
-        batches.close()
-        trace.close()
-        metrics.close()
+    while step < config.steps and stop.name is None:
+        waited = batches.seconds_waited
+        batch = next(batches)
+        rate = learning_rate(config.optimizer.learning_rate, config.optimizer.schedule, step, config.steps)
+        trace.before(step + 1, report.flush)
+        state, values = train_step(state, batch, np.float32(rate))
+        step += 1
+        report.step(step, rate, batches.seconds_waited - waited, values)
+        trace.after(step, report.flush)
+        if evaluation and _is_due(config.eval_every, step, config.steps):
+            evaluate()
+        if step % config.checkpoint.every == 0 and step < config.steps:
+            save()
+            saved_step = step
+        checkpoints.check()
+    report.flush()
 
-    # The last step is always saved, however the run ends.
+    # The last step is always saved, also the one that a signal made the last.
     if step > saved_step:
         with progress.phase(f"saving step {step}"):
-            checkpoints.save(step, state, specs, record())
-            checkpoints.close()
-    checkpoints.close()
-    folder.close()
-    if stop.name is not None and step < config.steps:
+            save()
+            checkpoints.wait()
+    checkpoints.wait()
+    if step < config.steps:
         say(f"{stop.name}: stopped after step {step} of {config.steps}, which is saved; the same command goes on")
         return PREEMPTED
     seconds = format_seconds(time.perf_counter() - begun)
@@ -159,17 +150,8 @@ def _train(request: Request, progress: Progress, stop: StopRequest) -> int:
     return 0
 
 
-def _compile(request: Request, specs: Any, placement: Any, progress: Progress) -> Any:
-    with progress.phase("compiling the training step"):
-        return startup.compile_step(request.config, specs, placement)
-
-
 def _is_due(every: int, step: int, num_steps: int) -> bool:
     return step == num_steps or (every > 0 and step % every == 0)
-
-
-def _was_evaluated(metrics: Metrics, step: int) -> bool:
-    return any(record["step"] == step and "eval_loss" in record for record in read_metrics(metrics.path))
 
 
 def _evaluated(result: dict[str, Any]) -> str:

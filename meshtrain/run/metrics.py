@@ -33,6 +33,10 @@ class Metrics:
         if self._board is not None:
             self._board.write(record)
 
+    def has_evaluation(self, step: int) -> bool:
+        """Whether the evaluation after `step` is on record."""
+        return any(record["step"] == step and "eval_loss" in record for record in read(self.path))
+
     def close(self) -> None:
         """Writes what waits, and says so if that fails."""
         self._flush()

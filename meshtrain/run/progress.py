@@ -33,11 +33,14 @@ class Progress:
             print(text, flush=True)
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Announces a phase of the start and how long it took: `compiling ... 4.1 s`. Phases may overlap in threads."""
+    def phase(self, name: str, announce: bool = True) -> Iterator[None]:
+        """A phase of the start and how long it took: `compiling ... 4.1 s`. Phases may overlap in threads.
+
+        Without `announce` it is said only when it is over: for what is short or goes on beside a longer one.
+        """
         begun = time.perf_counter()
         with self._lock:
-            if not self.quiet:
+            if announce and not self.quiet:
                 self._break_line()
                 print(f"{name} ... ", end="", flush=True)
                 self._open = name

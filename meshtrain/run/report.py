@@ -79,8 +79,8 @@ class Report:
         if self._work.peak is not None:
             record["mfu"] = self._work.flops / seconds / self._work.peak
         self._rate = seconds if self._rate is None else 0.9 * self._rate + 0.1 * seconds
-        self._metrics.write(record)
         self._progress.step(record, self._rate * (self._work.num_steps - step))
+        self._metrics.write(record)
         self.last = record
         self._count_skipped(step, bool(record["skipped"]))
 

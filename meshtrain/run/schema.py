@@ -265,9 +265,11 @@ def _valid_name(cls: type, key: str, path: str) -> str:
 
 def _full_key(text: str, path: str, names: Iterable[str]) -> str:
     """A section's own message with its key written in full: `optimizer.clip: ...` -> `config.optimizer.clip: ...`."""
-    section = path.rpartition(".")[2]
-    if text.startswith((f"{section}.", f"{section}:")):
-        return path.removesuffix(section) + text
-    if text.startswith(tuple(f"{name}:" for name in names)):
+    parts = path.split(".")
+    for depth in range(len(parts)):
+        known = ".".join(parts[depth:])
+        if text.startswith((f"{known}.", f"{known}:")):
+            return ".".join([*parts[:depth], text])
+    if text.startswith(tuple(f"{name}{end}" for name in names for end in ".:")):
         return f"{path}.{text}"
     return f"{path}: {text}"

@@ -60,7 +60,7 @@ def open_data(config: RunConfig, progress: Progress) -> Data:
     return Data(train, held_out, tuple(tokens.fingerprint for tokens in sets if tokens is not None))
 
 
-def compile_step(config: RunConfig, specs: TrainState, placement: Placement) -> Callable[..., Any]:
+def compile_step(config: RunConfig, specs: TrainState, placement: Placement, progress: Progress) -> Callable[..., Any]:
     """The training step as an executable: traced and compiled without any array, and never compiled again."""
     shape = (config.global_batch, config.data.length)
     rows = placement.sharding("activations", ("batch", "length"), shape)
@@ -72,7 +72,8 @@ def compile_step(config: RunConfig, specs: TrainState, placement: Placement) -> 
     batch["index_B"] = jax.ShapeDtypeStruct(shape[:1], np.uint32, sharding=index)
     step = make_train_step(step_config(config), placement)
     rate = jax.ShapeDtypeStruct((), np.float32)
-    return step.lower(abstract_state(specs, placement), batch, rate).compile()  # type: ignore[attr-defined]
+    with progress.phase("compiling the training step"):
+        return step.lower(abstract_state(specs, placement), batch, rate).compile()  # type: ignore[attr-defined]
 
 
 def first_state(
@@ -81,7 +82,7 @@ def first_state(
     """The state that training goes on from: a checkpoint's, or a new one (with another run's weights, if asked for)."""
     targets = abstract_state(specs, placement)
     if saved is not None:
-        with progress.phase(f"restoring step {saved.step} from {saved.folder}"):
+        with progress.phase(f"restoring step {saved.step} from {saved.folder}", announce=False):
             state = checkpoint.restore(saved, specs, targets)
             if int(state.step) != saved.step or saved.record.get("rows") != saved.step * config.global_batch:
                 raise InputError(
@@ -89,12 +90,12 @@ def first_state(
                     f" data ({saved.record.get('rows')} rows) do not agree; remove it to go on from an older one."
                 )
             return state
-    with progress.phase("initial weights"):
+    with progress.phase("initial weights", announce=False):
         state = jax.block_until_ready(initial_state(config.model, config.optimizer, config.seed, placement))
     if config.initial_weights is None:
         return state
     source = checkpoint.find(Path(config.initial_weights).expanduser(), progress.say)
-    with progress.phase(f"weights of step {source.step} from {source.folder}"):
+    with progress.phase(f"weights of step {source.step} from {source.folder}", announce=False):
         state.params = checkpoint.restore_params(source, specs.params, targets.params)
     progress.say("optimizer state, step and position in the data start anew")
     return state

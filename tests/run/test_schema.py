@@ -94,7 +94,7 @@ def test_forms_of_one_value(key: str, value: Any, form: Any) -> None:
         ("inner", {"rat": 1}, ["config.inner.rat", "'config.inner.rate'"]),
         ("inner", {"name": "adam"}, ["config.inner.name='adam'", "'adamw', 'none'", "Did you mean 'adamw'?"]),
         ("inner", {"rate": 0}, ["config.inner.rate: 0.0 must be above 0."]),
-        ("section", {"rate": 0}, ["config.section: inner.rate"]),
+        ("section", {"rate": 0}, ["config.section: inner.rate: 0.0 must be above 0."]),
     ],
 )
 def test_what_loses_information_is_an_error(key: str, value: Any, words: list[str]) -> None:
