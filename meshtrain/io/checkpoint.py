@@ -255,7 +255,7 @@ def _handler() -> Any:
 
 
 def _quieten_libraries() -> None:
-    """A failed write is one message of ours, so the traces that Orbax logs and TensorStore prints of it are left out."""
+    """A failed write is one message of ours, so the traces that Orbax and TensorStore print are left out."""
     logger = logging.getLogger("absl")
     if _not_from_orbax not in logger.filters:
         logger.addFilter(_not_from_orbax)

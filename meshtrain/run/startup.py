@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +90,15 @@ def first_state(
                     f" data ({saved.record.get('rows')} rows) do not agree; remove it to go on from an older one."
                 )
             return state
-    with progress.phase("initial weights", announce=False):
+    params = None
+    if config.initial_weights is not None:
+        source = checkpoint.find(Path(config.initial_weights).expanduser(), progress.say)
+        with progress.phase(f"weights of step {source.step} from {source.folder}", announce=False):
+            params = checkpoint.restore_params(source, specs.params, targets.params)
+        progress.say("optimizer state, step and position in the data start anew")
+    with progress.phase("initial state", announce=False):
         state = jax.block_until_ready(initial_state(config.model, config.optimizer, config.seed, placement))
-    if config.initial_weights is None:
-        return state
-    source = checkpoint.find(Path(config.initial_weights).expanduser(), progress.say)
-    with progress.phase(f"weights of step {source.step} from {source.folder}", announce=False):
-        state.params = checkpoint.restore_params(source, specs.params, targets.params)
-    progress.say("optimizer state, step and position in the data start anew")
-    return state
+    return state if params is None else replace(state, params=params)
 
 
 def num_parameters(specs: TrainState) -> int:

@@ -1,4 +1,4 @@
-"""A run's config as a whole: forms of numbers by file and by flag (case G1), the declared split, what is out of range."""
+"""A run's config as a whole: forms of numbers by file and flag (case G1), the declared split, unusual values."""
 
 import dataclasses
 from pathlib import Path

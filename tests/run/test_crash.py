@@ -89,7 +89,7 @@ def test_two_processes_never_train_in_one_folder(tmp_path: Path, cache: Path) ->
 
 
 def test_memory_stays_flat(tmp_path: Path, cache: Path) -> None:
-    """Case G3: 2,000 tiny steps with logs, evaluations and saves; resident memory after the first 300 grows by < 5 %."""
+    """Case G3: 2,000 tiny steps with logs, evaluations and saves; memory grows by < 5 % after the first 300."""
     run = write_run(
         tmp_path, steps=2000, log_every=100, eval_every=100, eval_batches=2, checkpoint={"every": 50}, tensorboard=True,
         data=prepare_bytes(tmp_path), model=MODEL | {"vocab": 257}, cpu_devices=1,

@@ -136,7 +136,7 @@ def test_steps_that_are_not_finite_end_the_run(
     assert re.search(r"error: 3 steps in a row, up to step \d+, had a loss", captured.err)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["skipped"] for row in rows][-3:] == [1, 1, 1]
-    assert rows[-1]["loss"] is None
+    assert rows[-1]["grad_norm"] is None
 
 
 def test_a_profile_is_written(tmp_path: Path, here: list[str]) -> None:
