@@ -157,8 +157,8 @@ def _padding(place: Placement, arrays: Inventory) -> list[Finding]:
     """The vocabulary, where it is padded until its axes divide it."""
     for _, path, spec in arrays.paths():
         physical = place.physical(spec)
-        if physical.shape != spec.shape:
-            size, padded = (s.shape[s.dims.index(PADDED)] for s in (spec, physical))
+        size, padded = (s.shape[s.dims.index(PADDED)] if PADDED in s.dims else 0 for s in (spec, physical))
+        if size != padded:
             lines = {place.rules(kind).source[PADDED]: None for kind in ("use", *KINDS) if place.axes(PADDED, kind)}
             message = (
                 f"the vocabulary of {size} is padded to {padded} so that its axes divide it. The"

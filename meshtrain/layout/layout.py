@@ -11,6 +11,7 @@ from meshtrain.errors import InputError, nearest
 from meshtrain.layout.dims import DIMS
 from meshtrain.layout.finding import ERROR, Finding, attempt, raise_errors
 from meshtrain.layout.mesh import MeshShape
+from meshtrain.layout.pipeline import Pipeline
 from meshtrain.layout.rules import Rules
 
 REMAT = ("none", "full", "dots", "names")
@@ -40,7 +41,7 @@ class Layout:
     remat: str = "none"
     attention: str = "local"
     order: str = "contiguous"
-    pipeline: Mapping[str, Any] | None = None
+    pipeline: Pipeline | None = None
     experts: Mapping[str, Any] | None = None
     name: str = "layout"
     doc: str = field(default="", compare=False)
@@ -67,6 +68,8 @@ class Layout:
             value = attempt(found, "bad-value", parse, mapping.get(key, default), key)
             values[key] = default if value is None else value
         layout = cls(mesh=mesh, **values, name=name, doc=doc)
+        if layout.pipeline and len(axes := layout.rules.axes("layers")) != 1:
+            found.append(_no_stage_axis(axes))
         if findings is None:
             raise_errors(found)
         else:
@@ -97,6 +100,16 @@ def _no_weight(key: str, dim: str) -> Finding:
         f"{key}.{dim}",
         f"no weight has the dim {dim!r}.",
         f"Write the row under `activations` or `rules`. Dims of weights are: {weights}.",
+    )
+
+
+def _no_stage_axis(axes: tuple[str, ...]) -> Finding:
+    return Finding(
+        ERROR,
+        "stage-axis",
+        "rules.layers",
+        f"a pipeline's stages are one mesh axis, but the row names {' and '.join(axes) or 'none'}.",
+        "Write rules.layers=AXIS with the axis of the stages, or pipeline=None.",
     )
 
 
@@ -141,6 +154,6 @@ _VALUES: dict[str, tuple[Callable[[Any, str], Any], Any]] = {
     "remat": (_remat, "none"),
     "attention": (_word, "local"),
     "order": (_word, "contiguous"),
-    "pipeline": (_optional_section, None),
+    "pipeline": (Pipeline.parse, None),
     "experts": (_optional_section, None),
 }

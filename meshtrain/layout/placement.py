@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from meshtrain.layout.array import ArraySpec, Tree, map_specs
@@ -21,6 +22,7 @@ from meshtrain.layout.mesh import MeshShape, abstract_mesh, build_mesh
 from meshtrain.layout.rules import Axes, Rules, partition_spec
 
 PADDED = "vocab"  # padded until its axes divide it
+LAYERS = "layers"  # cut into pieces by a pipeline
 REPLICATED = "kv_heads"  # replicated inside the group where they are fewer than their axes
 
 
@@ -103,17 +105,29 @@ class Placement:
         return map_specs(lambda spec: self.sharding(kind, spec.dims, spec.shape), specs)
 
     def physical(self, spec: ArraySpec) -> ArraySpec:
-        """The array as it lies on devices: the vocabulary padded until its axes divide it, in every class alike."""
-        if PADDED not in spec.dims:
-            return spec
+        """The array as it lies on devices, in every class alike: the vocabulary padded until its axes divide it, a
+        pipeline's layers filled up to stages x repeats pieces of the longest one's length."""
+        shape = tuple(self._physical_size(dim, size) for dim, size in zip(spec.dims, spec.shape, strict=True))
+        return spec if shape == spec.shape else replace(spec, shape=shape)
+
+    def _physical_size(self, dim: str, size: int) -> int:
+        if dim == LAYERS and self.layout.pipeline:
+            return int(self.layout.pipeline.layer_ids(size, self.num_stages).size)
+        if dim != PADDED:
+            return size
         multiple = math.lcm(
             *(self.num_shards(PADDED, kind) for kind in ("use", "params", "grads", "optimizer", "activations"))
         )
-        shape = tuple(
-            -(-size // multiple) * multiple if dim == PADDED else size
-            for dim, size in zip(spec.dims, spec.shape, strict=True)
-        )
-        return replace(spec, shape=shape)
+        return -(-size // multiple) * multiple
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline: into how many parts the layers are cut while they are used. 1 without a pipeline."""
+        return self.num_shards(LAYERS, "use") if self.layout.pipeline else 1
+
+    def layer_ids(self, num_layers: int) -> np.ndarray | None:
+        """int [stage, chunk, layer]: which layer of the model is in each slot, -1 for none. None without a pipeline."""
+        return self.layout.pipeline.layer_ids(num_layers, self.num_stages) if self.layout.pipeline else None
 
     def constrain(self, x: jax.Array, *dims: str) -> jax.Array:
         """`x` with the sharding of an activation of these dims; the compiler puts a collective where it changes."""
@@ -161,12 +175,18 @@ class Placement:
     def check_batch(self, global_batch: int) -> int:
         """Sequences per device and microbatch; InputError with batches that would work where it does not divide."""
         raise_errors(self.batch_problems(global_batch))
-        return global_batch // (self.num_shards("batch") * self.layout.accumulate)
+        return global_batch // (self.num_shards("batch") * self.num_microbatches)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Into how many parts, one after the other, a step's batch is cut: by `accumulate` and by the pipeline."""
+        return self.layout.accumulate * (self.layout.pipeline.microbatches if self.layout.pipeline else 1)
 
     def batch_problems(self, global_batch: int) -> list[Finding]:
         """A finding where the batch does not divide into its parts and microbatches."""
-        shards, accumulate = self.num_shards("batch"), self.layout.accumulate
-        unit = shards * accumulate
+        shards, microbatches = self.num_shards("batch"), self.num_microbatches
+        unit = shards * microbatches
+        keys = "accumulate x pipeline.microbatches" if self.layout.pipeline else "accumulate"
         if global_batch >= 1 and global_batch % unit == 0:
             return []
         below, above = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
@@ -178,7 +198,7 @@ class Placement:
                 "batch",
                 "global_batch",
                 f"{global_batch} sequences do not divide into {shards} parts of the batch (rules.batch: {axes}) times"
-                f" {accumulate} microbatches (accumulate): {unit} in all.",
+                f" {microbatches} microbatches ({keys}): {unit} in all.",
                 f"global_batch={near} would work.",
             )
         ]
