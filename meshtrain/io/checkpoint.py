@@ -51,7 +51,7 @@ class Checkpoints:
     """The checkpoints of one run folder. One save is under way at a time; a failed one is raised at the next call."""
 
     def __init__(self, folder: Path, config: CheckpointConfig, say: Callable[[str], None]) -> None:
-        self.folder, self.config, self.say = folder, config, say
+        self.folder, self.config, self.say = folder.absolute(), config, say
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._writer: Any = None
@@ -155,6 +155,7 @@ def restore_params(saved: Saved, specs: Tree, targets: Tree) -> Tree:
 
 def find(path: Path, say: Callable[[str], None]) -> Saved:
     """The checkpoint at a path: a step's folder, a folder of steps, or a run's folder (then the newest whole step)."""
+    path = path.absolute()
     try:
         if (path / checkpoint_folder.RECORD).exists():
             return checkpoint_folder.read(path)

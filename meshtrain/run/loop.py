@@ -67,6 +67,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     step_work = Background("compilation", lambda: startup.compile_step(config, specs, placement, progress))
     state = startup.first_state(config, specs, placement, saved, progress)
     data = data_work.result()
+    say(startup.describe_data(data, config))
 
     # Now that the content of the data is known: is this the run that the folder holds?
     mathematics = run_config.mathematics(config, data.contents)
@@ -134,6 +135,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
             saved_step = step
         checkpoints.check()
     report.flush()
+    progress.close()
 
     # The last step is always saved, also the one that a signal made the last.
     if step > saved_step:

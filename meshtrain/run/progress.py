@@ -40,7 +40,7 @@ class Progress:
         """
         begun = time.perf_counter()
         with self._lock:
-            if announce and not self.quiet:
+            if announce and self._bar is None and not self.quiet:
                 self._break_line()
                 print(f"{name} ... ", end="", flush=True)
                 self._open = name

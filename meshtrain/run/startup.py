@@ -60,6 +60,16 @@ def open_data(config: RunConfig, progress: Progress) -> Data:
     return Data(train, held_out, tuple(tokens.fingerprint for tokens in sets if tokens is not None))
 
 
+def describe_data(data: Data, config: RunConfig) -> str:
+    """How much data the run reads, in rows and epochs, and how much is held out."""
+    num_rows, read = data.train.num_rows, config.steps * config.global_batch
+    text = f"data: rows of {config.data.length} tokens, {read:,} in {config.steps:,} steps"
+    if num_rows is not None:
+        text += f"; an epoch is {num_rows:,} rows, so that is {read / num_rows:.2f} epochs"
+    held_out = sum(windows.num_rows for windows in data.held_out.values())
+    return text + (f"; held out: {held_out:,} rows" if held_out else "; nothing is held out")
+
+
 def compile_step(config: RunConfig, specs: TrainState, placement: Placement, progress: Progress) -> Callable[..., Any]:
     """The training step as an executable: traced and compiled without any array, and never compiled again."""
     shape = (config.global_batch, config.data.length)

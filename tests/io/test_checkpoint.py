@@ -209,6 +209,13 @@ def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
     assert newest(tmp_path) is None
 
 
+def test_a_relative_folder_is_as_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(Path("relative"), 1)
+    saved = checkpoint.find(Path("relative"), print)
+    assert same(checkpoint.restore(saved, SPECS, targets("one")), on_devices(values(1), targets("one")))
+
+
 def test_the_only_step_damaged_is_no_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 1)
     flip(tmp_path / "step_00000001")

@@ -27,7 +27,7 @@ from meshtrain.run.proof.outcome import Case, Outcome, run_case
 from meshtrain.run.proof.rows import ProofRows
 from meshtrain.run.proof.shrink import Shrunk, shrink, shrink_mesh
 from meshtrain.run.proof.tolerance import Tolerances, tolerances
-from meshtrain.step import Precision, StepConfig
+from meshtrain.step import Precision, StepConfig, TrainState
 
 # Of the order of the largest gradients of the small models, so that an update is a smooth function of the gradient.
 # With the usual 1e-8 it is the gradient's sign, which rounding decides where a gradient is almost 0.
@@ -120,8 +120,14 @@ def make_proof(shrunk: Shrunk, case: Case, place: Placement, name: str) -> Proof
     return Proof(shrunk, case, name, reference, limits, tuple(_order(case)))
 
 
-def prove(proof: Proof, declared: Declared, place: Placement, findings: Sequence[Finding] = ()) -> Verdict:
-    """The verdict on one layout."""
+def prove(
+    proof: Proof,
+    declared: Declared,
+    place: Placement,
+    findings: Sequence[Finding] = (),
+    start: TrainState | None = None,
+) -> Verdict:
+    """The verdict on one layout. With `start` (a logical state) the layout's own initialiser is not run."""
     began = time.perf_counter()
     case = proof.case
     if all(finding.severity != ERROR for finding in findings):
@@ -131,7 +137,7 @@ def prove(proof: Proof, declared: Declared, place: Placement, findings: Sequence
     verdict = Verdict(declared.name, sizes, _shrunk_mesh(place), words(place), tuple(findings))
     if verdict.status != "refused":
         try:
-            outcome = run_case(case, place)
+            outcome = run_case(case, place, start)
         except Exception as error:  # a proof says what happened and goes on with the next layout
             verdict = replace(verdict, crash=f"{type(error).__name__}: {error}")
         else:

@@ -1,0 +1,122 @@
+"""The machine as a run asks for it: how many CPU devices, which cache folder, damaged entries of the cache."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from meshtrain.run import distributed
+from meshtrain.run.arguments import parse
+from meshtrain.run.config import load
+from meshtrain.run.report import peak_flops
+from tests.run.runs import LAYOUTS, write_run
+
+# (arguments, cpu_devices in the file, a GPU is there) -> CPU devices to make; None: the GPU's.
+DEVICES: list[tuple[list[str], int | None, bool, int | None]] = [
+    ([], 8, False, 8),
+    ([], None, False, 1),
+    ([], 8, True, None),
+    (["--config.cpu_devices=4"], 8, False, 4),
+    (["--config.cpu_devices=4"], 8, True, 4),
+    (["--layout.mesh.data=4"], 8, False, 4),
+    (["--layout.mesh.data=4", "--layout.mesh.more=2"], 1, False, 8),
+    (["--layout.mesh.data=4", "--config.cpu_devices=8"], 8, False, 8),  # does not fit: the mesh says so
+    (["--layout", str(LAYOUTS / "zero1.py")], 8, False, 8),
+    (["--layout.mesh.data=4"], 8, True, None),
+    (["--layout.mesh=3"], 8, False, 8),  # no mesh at all: the layout says so
+]
+
+
+@pytest.mark.parametrize(("flags", "in_file", "gpu", "wanted"), DEVICES)
+def test_a_flag_counts_first_then_the_gpu_then_the_mesh_then_the_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    in_file: int | None,
+    gpu: bool,
+    wanted: int | None,
+) -> None:
+    monkeypatch.setattr(distributed, "has_gpu", lambda: gpu)
+    request = load(parse([*write_run(tmp_path, cpu_devices=in_file), *flags]))
+    assert distributed._cpu_devices(request) == wanted
+
+
+def test_a_gpu_is_there_only_with_its_device_and_its_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices, plugins = ["/dev/nvidia0"], {"jax_cuda13_plugin"}
+    monkeypatch.setattr(distributed.glob, "glob", lambda pattern: devices if "nvidia" in pattern else [])
+    monkeypatch.setattr(distributed.importlib.util, "find_spec", lambda name: name in plugins or None)
+    monkeypatch.delenv("JAX_PLATFORMS")
+    assert distributed.has_gpu()
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert not distributed.has_gpu()
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")
+    assert distributed.has_gpu()
+    plugins.clear()
+    assert not distributed.has_gpu()
+    plugins.add("jax_cuda13_plugin")
+    devices.clear()
+    assert not distributed.has_gpu()
+
+
+def test_the_cache_is_the_configs_the_environments_or_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MESHTRAIN_CACHE", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/users")
+    processor = distributed.cache_folder(None).name
+    assert distributed.cache_folder(None) == Path("/users/meshtrain/compiled") / processor
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/jax")
+    assert distributed.cache_folder(None) == Path("/jax") / processor
+    monkeypatch.setenv("MESHTRAIN_CACHE", "/mine")
+    assert distributed.cache_folder(None) == Path("/mine") / processor
+    assert distributed.cache_folder("/configured") == Path("/configured") / processor
+
+
+def test_a_damaged_entry_of_the_cache_is_replaced(tmp_path: Path, here: list[str]) -> None:
+    config = load(parse([*write_run(tmp_path), f"--config.compilation_cache={tmp_path / 'cache'}"])).config
+    said: list[str] = []
+    distributed._use_cache(config, said.append)
+    compilation_cache.reset_cache()
+
+    def compile_again() -> None:
+        def mended_program(x: jax.Array) -> jax.Array:
+            return jnp.sin(x) + 1
+
+        jax.jit(mended_program)(jnp.ones(3))
+
+    compile_again()
+    (entry,) = (tmp_path / "cache").rglob("jit_mended_program-*")
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[: len(whole) // 2])
+    with pytest.warns(UserWarning, match="Error reading") as caught:  # pytest has its own way to show warnings
+        compile_again()
+    assert entry.read_bytes() == whole[: len(whole) // 2]  # so it would stay for ever
+    distributed._use_cache(config, said.append)
+    for warning in caught:
+        distributed.warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno)
+    assert not entry.exists()
+    assert said == [
+        line for line in said if line.startswith("the compiled program of jit_mended_program could not be read")
+    ]
+    assert len(said) == 1
+    compile_again()
+    assert entry.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", "gpu", 989e12),
+        ("NVIDIA H100 PCIe", "gpu", 756e12),
+        ("NVIDIA H200", "gpu", 989e12),
+        ("NVIDIA A100-SXM4-80GB", "gpu", 312e12),
+        ("NVIDIA B200", "gpu", 2.25e15),
+        ("NVIDIA GeForce GTX 9000", "gpu", None),
+        ("cpu", "cpu", None),
+    ],
+)
+def test_no_peak_is_invented(kind: str, platform: str, peak: float | None) -> None:
+    assert peak_flops(cast(Any, SimpleNamespace(device_kind=kind, platform=platform))) == peak
