@@ -149,6 +149,12 @@ def lock_step(table: Table) -> Table:
     return _table(table.name, start, table.num_pieces, table.num_stages)
 
 
+def forward_only(table: Table) -> Table:
+    """The forward passes of a table, without gaps: what an evaluation runs."""
+    orders = [[op for op in order if op[0] == F] for order in table.orders()]
+    return table_from_orders(table.name, orders, table.num_stages)
+
+
 def _lap(piece: int, num_stages: int) -> range:
     first = piece // num_stages * num_stages
     return range(first, first + num_stages)

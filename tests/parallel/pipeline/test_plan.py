@@ -8,8 +8,8 @@ import pytest
 from meshtrain.errors import InputError
 from meshtrain.parallel.pipeline.plan import check_plan, make_plan
 from meshtrain.parallel.pipeline.schedule import schedule
-from meshtrain.parallel.pipeline.table import IDLE, F, Table
-from meshtrain.parallel.pipeline.timing import lock_step
+from meshtrain.parallel.pipeline.table import IDLE, F
+from meshtrain.parallel.pipeline.timing import forward_only, lock_step
 
 SIZES = [(2, 1, 1), (2, 8, 1), (4, 3, 2), (4, 8, 1), (4, 9, 3), (8, 16, 2), (8, 32, 1)]
 
@@ -35,10 +35,7 @@ def test_an_asynchronous_table_is_a_plan_too() -> None:
 
 
 def test_forward_alone() -> None:
-    table = lock_step(schedule("interleaved", 4, 8, 2))
-    cells = table.microbatch.copy()
-    cells[:, 1:] = IDLE
-    plan = make_plan(Table("forward", cells, table.chunk, 8, 2))
+    plan = make_plan(forward_only(schedule("interleaved", 4, 8, 2)))
     assert (plan.f_microbatch != IDLE).sum() == 8 * 8  # the last piece's F as well: it makes the loss
     assert plan.num_x == 1
 

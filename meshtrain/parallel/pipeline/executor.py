@@ -1,0 +1,98 @@
+"""Runs a plan: a scan over ticks inside a shard_map over the stage axis alone; all other axes stay with the compiler.
+
+Which kinds of op a tick holds is the same on all stages, so no device takes another way around a permute than its
+partner. A run of ticks with the same kinds is one scan whose body has just these.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from meshtrain.layout import Placement, Tree
+from meshtrain.parallel.pipeline.plan import IDLE, Plan
+from meshtrain.parallel.pipeline.worker import Batch, Carry, Stages, Worker
+
+MAX_SCANS = 4  # runs of ticks with the same kinds of op; where a plan has more, one scan asks at each tick
+
+
+def gradients(
+    stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray
+) -> tuple[Tree, Tree, Tree]:
+    """(sums by microbatch, gradient of `layers`, gradient of `rest`), float32, of the sum of all microbatches' losses.
+
+    layers: arrays [stages x chunks x layers of a piece, ...], stage by stage, cut over the stage axis; batch_MB: arrays
+    [microbatch, batch, ...]; layer_ids: int [stage, chunk, layer].
+    """
+    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, trains=True)
+
+
+def forward_sums(
+    stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray
+) -> Tree:
+    """The sums by microbatch alone, by a plan of forward passes."""
+    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, trains=False)[0]
+
+
+def _on_stages(
+    stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray,
+    trains: bool,
+) -> tuple[Tree, Tree, Tree]:  # fmt: skip
+    """The shard_map: each stage its own layers and its own column of the plan, everything else as it is."""
+    (axis,) = place.layout.rules.axes("layers")
+    cut, whole, column = PartitionSpec(axis), PartitionSpec(), PartitionSpec(None, axis)
+
+    def stage(layers: Tree, rest: Tree, batch_MB: Batch, ids: jax.Array, columns: dict[str, jax.Array]) -> tuple:
+        local = jax.tree.map(lambda w: w.reshape(plan.num_chunks, -1, *w.shape[1:]), layers)
+        columns = {name: value[:, 0] for name, value in columns.items()}
+        worker = Worker(stages, local, rest, batch_MB, ids[0], plan, place, axis)
+        carry = _run_ticks(worker, worker.start(trains), columns)
+        sums, rest_grads = jax.lax.psum((carry.sums, carry.rest), axis)
+        flat = jax.tree.map(lambda g: g.reshape(-1, *g.shape[2:]), carry.layers)
+        return sums, flat, rest_grads
+
+    mapped = jax.shard_map(
+        stage, mesh=place.mesh, in_specs=(cut, whole, whole, cut, column), out_specs=(whole, cut, whole),
+        axis_names={axis}, check_vma=False,
+    )  # fmt: skip
+    columns = {name: jnp.asarray(value) for name, value in plan.arrays.items()}
+    columns["stage"] = jnp.broadcast_to(jnp.arange(plan.num_stages, dtype=jnp.int32), plan.f_x.shape)
+    return mapped(layers, rest, batch_MB, jnp.asarray(layer_ids, jnp.int32), columns)
+
+
+def _run_ticks(worker: Worker, carry: Carry, columns: dict[str, jax.Array]) -> Carry:
+    """One scan for each run of ticks with the same kinds of op, so that no tick asks; or one scan that asks."""
+    kinds = worker.plan.kinds
+    edges = [0, *(np.flatnonzero((kinds[1:] != kinds[:-1]).any(axis=1)) + 1).tolist(), len(kinds)]
+    if len(edges) - 1 > MAX_SCANS:
+        edges = [0, len(kinds)]
+    arrival = {"x": worker.plan.x_arrival, "dy": worker.plan.dy_arrival}
+    asked = {letter: jnp.asarray(kinds[:, op]) for op, letter in enumerate("fbw")}
+    for begin, end in pairwise(edges):
+        arrivals = {name: bool((ticks[begin:end] != IDLE).any()) for name, ticks in arrival.items()}
+        static = {
+            letter: bool(kinds[begin, op]) if (kinds[begin:end, op] == kinds[begin, op]).all() else None
+            for op, letter in enumerate("fbw")
+        }
+        ticks = {name: value[begin:end] for name, value in columns.items()}
+        ticks |= {f"has_{letter}": value[begin:end] for letter, value in asked.items()}
+
+        def tick(carry: Carry, at: Batch, static: dict = static, arrivals: dict = arrivals) -> tuple[Carry, None]:
+            carry = worker.receive(carry, at, **arrivals)
+            carry = _where_any(static["f"], at["has_f"], lambda c: worker.forward(c, at), carry)
+            carry = _where_any(static["b"], at["has_b"], lambda c: worker.backward(c, at), carry)
+            carry = _where_any(static["w"], at["has_w"], lambda c: worker.weight(c, at), carry)
+            return carry, None
+
+        carry, _ = jax.lax.scan(tick, carry, ticks)
+    return carry
+
+
+def _where_any(static: bool | None, asked: jax.Array, op: Callable[[Carry], Carry], carry: Carry) -> Carry:
+    """`op` where any stage runs it: known here, or asked at each tick (the same answer on every device)."""
+    if static is None:
+        return jax.lax.cond(asked, op, lambda same: same, carry)
+    return op(carry) if static else carry

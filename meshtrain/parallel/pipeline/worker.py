@@ -1,0 +1,237 @@
+"""What one stage does in a tick: receive, run a piece forward, run one backward, make weight gradients.
+
+Idle work is masked: its inputs are any finite array, its output is stored nowhere, its gradient is exactly zero.
+Backward passes start from a piece's saved input, so what is kept between ticks is the plan's slots and nothing else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from meshtrain.layout import Placement, Tree
+from meshtrain.parallel.pipeline.plan import IDLE, Plan
+from meshtrain.parallel.pipeline.split import Cut, cut
+
+Batch = dict[str, jax.Array]
+
+BOUNDARY = ("slot", "batch", "stream", "embed")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The model in three parts, as pure functions of weights and one microbatch.
+
+    embed(rest, microbatch) -> x_BTD; layers(weights of one piece, x_BTD, microbatch, layer ids) -> x_BTD, where an id
+    below 0 is a slot without a layer; head(rest, x_BTD, microbatch) -> (loss to differentiate, tree of float32 sums).
+    `rest` is every weight outside the stack of layers, so a table used by both ends gets both parts of its gradient.
+    """
+
+    embed: Callable[[Tree, Batch], jax.Array]
+    layers: Callable[[Tree, jax.Array, Batch, jax.Array], jax.Array]
+    head: Callable[[Tree, jax.Array, Batch], tuple[jax.Array, Tree]]
+
+
+class Carry(NamedTuple):
+    """What a stage keeps from tick to tick."""
+
+    x_slots: jax.Array  # slots of inputs
+    dy_slots: jax.Array  # slots of gradients of outputs
+    arrived: jax.Array  # what the stage before sent in the last tick
+    answer: jax.Array  # gradient of an input, to be sent at the start of the next tick
+    tape: Tree  # slots of what B leaves for W
+    layers: Tree  # float32 gradients [chunk, layer, ...]
+    rest: Tree  # float32 gradients
+    sums: Tree  # float32 [microbatch]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One stage: its weights [chunk, layer, ...], the whole batch [microbatch, ...], and what a tick does."""
+
+    stages: Stages
+    layers: Tree
+    rest: Tree
+    microbatches: Batch
+    layer_ids: jax.Array
+    plan: Plan
+    place: Placement
+    axis: str
+    halves: list[Cut] = field(default_factory=list)  # the newest cut of a backward pass; all of them are alike
+
+    def start(self, trains: bool) -> Carry:
+        """Empty slots, zero gradients and sums."""
+        microbatch = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in self.microbatches.items()}
+        x = jax.eval_shape(self.stages.embed, self.rest, microbatch)
+        sums = jax.eval_shape(self.stages.head, self.rest, x, microbatch)[1]
+
+        def slots(number: int) -> jax.Array:
+            return self.place.constrain(jnp.zeros((max(number, 1), *x.shape), x.dtype), *BOUNDARY)
+
+        def zeros(w: jax.Array) -> jax.Array:
+            return jnp.zeros(w.shape if trains else (), jnp.float32)
+
+        return Carry(
+            slots(self.plan.num_x), slots(self.plan.num_dy), slots(1)[0], slots(1)[0], self._tape(x, microbatch),
+            jax.tree.map(zeros, self.layers), jax.tree.map(zeros, self.rest),
+            jax.tree.map(lambda s: jnp.zeros((self.plan.num_microbatches, *s.shape), s.dtype), sums),
+        )  # fmt: skip
+
+    def receive(self, carry: Carry, at: Batch, x: bool, dy: bool) -> Carry:
+        """Store what was sent in the last tick, where inputs (x) or gradients (dy) may arrive in these ticks.
+
+        The gradient's permute runs beside this tick's forward pass.
+        """
+        if x:
+            carry = carry._replace(x_slots=_put(carry.x_slots, at["x_arrival"], carry.arrived))
+        if dy:
+            answer = self._shift(carry.answer, -1)
+            carry = carry._replace(dy_slots=_put(carry.dy_slots, at["dy_arrival"], answer))
+        return carry
+
+    def forward(self, carry: Carry, at: Batch) -> Carry:
+        """F: run a piece and send its output on; the permute runs beside this tick's backward pass."""
+        piece = self._piece(at, "f")
+        y = self.stages.layers(self._weights(piece), self._input(carry, at, piece, "f_x"), piece.microbatch, piece.ids)
+        if not (self.plan.b_microbatch != IDLE).any():  # forward alone: the loss is made here
+            sums = jax.lax.cond(
+                piece.last & piece.busy,
+                lambda: self.stages.head(self.rest, y, piece.microbatch)[1],
+                lambda: jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums),
+            )
+            carry = carry._replace(sums=_add_at(carry.sums, piece.microbatch_id, sums))
+        return carry._replace(arrived=self._shift(y, 1))
+
+    def backward(self, carry: Carry, at: Batch) -> Carry:
+        """B: run a piece again from its input, take the gradient of its output from the loss or from the stage behind,
+        and add up the gradients of weights; the gradient of the input is sent in the next tick."""
+        piece = self._piece(at, "b")
+        weights, x = self._weights(piece), self._input(carry, at, piece, "b_x")
+        y, transpose = jax.vjp(lambda w, x: self.stages.layers(w, x, piece.microbatch, piece.ids), weights, x)
+
+        def from_loss() -> tuple[jax.Array, Tree, Tree]:
+            (grads, dy), sums = jax.grad(
+                lambda rest, y: self.stages.head(rest, y, piece.microbatch), argnums=(0, 1), has_aux=True
+            )(self.rest, y)
+            return dy, _add(carry.rest, grads), sums
+
+        def from_behind() -> tuple[jax.Array, Tree, Tree]:
+            dy = _take(carry.dy_slots, at["b_dy"])
+            no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums)
+            return jnp.where(piece.busy, dy, jnp.zeros_like(dy)), carry.rest, no_sums
+
+        dy, rest, sums = jax.lax.cond(piece.last & piece.busy, from_loss, from_behind)
+        if self.plan.num_tape:
+            (dx,), tape = self._halves(transpose, dy).now(*jax.tree.leaves(transpose), dy)
+            carry = carry._replace(tape=jax.tree.map(lambda t, v: _put(t, at["b_tape"], v), carry.tape, tape))
+        else:
+            weight_grads, dx = transpose(dy)
+            carry = carry._replace(layers=_add_at(carry.layers, piece.chunk, weight_grads))
+
+        def into_table() -> Tree:
+            _, transpose = jax.vjp(lambda rest: self.stages.embed(rest, piece.microbatch), self.rest)
+            return _add(rest, transpose(dx)[0])
+
+        rest = jax.lax.cond(piece.first & piece.busy, into_table, lambda: rest)
+        return carry._replace(
+            answer=dx, rest=rest, sums=_add_at(carry.sums, piece.microbatch_id, sums),
+        )  # fmt: skip
+
+    def weight(self, carry: Carry, at: Batch) -> Carry:
+        """W: the weight gradients of a piece, from what its B has left."""
+        piece = self._piece(at, "w")
+        grads = self.halves[0].later(jax.tree.map(lambda t: _take(t, at["w_tape"]), carry.tape))
+        masked = [jnp.where(piece.busy, g, jnp.zeros_like(g)) for g in grads]
+        tree = jax.tree.unflatten(jax.tree.structure(self.layers), masked)
+        return carry._replace(layers=_add_at(carry.layers, piece.chunk, tree))
+
+    def _tape(self, x: jax.ShapeDtypeStruct, microbatch: Tree) -> Tree:
+        """Empty slots for the tape, whose form the backward pass of a piece has to say."""
+        if not self.plan.num_tape:
+            return []
+
+        def tape(weights: Tree, x: jax.Array, microbatch: Batch, ids: jax.Array) -> Tree:
+            y, transpose = jax.vjp(lambda w, x: self.stages.layers(w, x, microbatch, ids), weights, x)
+            return self._halves(transpose, y).now(*jax.tree.leaves(transpose), y)[1]
+
+        weights = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape[1:], w.dtype), self.layers)
+        forms = jax.eval_shape(tape, weights, x, microbatch, self.layer_ids[0])
+        return jax.tree.map(lambda form: jnp.zeros((self.plan.num_tape, *form.shape), form.dtype), forms)
+
+    def _halves(self, transpose: Callable, dy: jax.Array) -> Cut:
+        """The backward pass of a piece, cut into B and W; W (`weight`) runs by the same cut."""
+        residuals, form = jax.tree.flatten(transpose)
+
+        def whole(*arguments: jax.Array) -> list[jax.Array]:
+            weight_grads, dx = jax.tree.unflatten(form, arguments[:-1])(arguments[-1])
+            return [*jax.tree.leaves(weight_grads), dx]
+
+        num_weights = len(jax.tree.leaves(self.layers))
+        self.halves[:] = [cut(whole, [*residuals, dy], [False] * num_weights + [True])]
+        return self.halves[0]
+
+    def _piece(self, at: Batch, op: str) -> "Piece":
+        index, chunk = jnp.maximum(at[f"{op}_microbatch"], 0), jnp.maximum(at[f"{op}_chunk"], 0)
+        microbatch = {name: _take(x, index) for name, x in self.microbatches.items()}
+        number = chunk * self.plan.num_stages + at["stage"]
+        return Piece(
+            index, chunk, microbatch, _take(self.layer_ids, chunk), at[f"{op}_microbatch"] != IDLE, number == 0,
+            number == self.plan.num_stages * self.plan.num_chunks - 1,
+        )  # fmt: skip
+
+    def _weights(self, piece: "Piece") -> Tree:
+        return jax.tree.map(lambda w: w[0] if w.shape[0] == 1 else _take(w, piece.chunk), self.layers)
+
+    def _input(self, carry: Carry, at: Batch, piece: "Piece", slot: str) -> jax.Array:
+        """A piece's input: the embedded tokens for the first, what has arrived for the others."""
+        return jax.lax.cond(
+            piece.first,
+            lambda: self.stages.embed(self.rest, piece.microbatch),
+            lambda: _take(carry.x_slots, at[slot]),
+        )
+
+    def _shift(self, x: jax.Array, by: int) -> jax.Array:
+        """Around the ring of stages: what the stage `by` places before this one has sent."""
+        p = self.plan.num_stages
+        return jax.lax.ppermute(x, self.axis, [(s, (s + by) % p) for s in range(p)])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a stage works on in a tick; `busy` is False where it works for nothing."""
+
+    microbatch_id: jax.Array
+    chunk: jax.Array
+    microbatch: Batch
+    ids: jax.Array
+    busy: jax.Array
+    first: jax.Array
+    last: jax.Array
+
+
+def _take(array: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(array, jnp.maximum(index, 0), keepdims=False)
+
+
+def _put(slots: jax.Array, slot: jax.Array, value: jax.Array) -> jax.Array:
+    """`value` in the slot, or nothing changed where the slot is IDLE."""
+    at = jnp.maximum(slot, 0)
+    value = jnp.where(slot == IDLE, _take(slots, at), value)
+    return jax.lax.dynamic_update_index_in_dim(slots, value, at, 0)
+
+
+def _add(total: Tree, gradient: Tree) -> Tree:
+    return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradient)
+
+
+def _add_at(total: Tree, index: jax.Array, value: Tree) -> Tree:
+    """total[index] += value, for each array of the trees."""
+
+    def add(t: jax.Array, v: Any) -> jax.Array:
+        if t.shape[0] == 1:
+            return t + v[None].astype(t.dtype)
+        return jax.lax.dynamic_update_index_in_dim(t, _take(t, index) + v.astype(t.dtype), index, 0)
+
+    return jax.tree.map(add, total, value)
