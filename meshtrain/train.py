@@ -9,7 +9,7 @@
 --config.KEY=VALUE and --layout.KEY=VALUE change one value each, by its dotted key.
 
 Exit codes: 0 done, 1 a fault of the program, 2 bad input, 3 too many steps that are not finite, 4 the run's folder
-cannot be written, 5 stopped by SIGTERM, SIGUSR1 or Ctrl-C and saved: the same command goes on.
+cannot be written, 5 stopped by SIGTERM, SIGUSR1, SIGHUP or Ctrl-C and saved: the same command goes on.
 """
 
 import os

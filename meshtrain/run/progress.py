@@ -30,7 +30,7 @@ class Progress:
                 self._bar.write(text)
                 return
             self._break_line()
-            print(text, flush=True)
+            self._print(text)
 
     @contextlib.contextmanager
     def phase(self, name: str, announce: bool = True) -> Iterator[None]:
@@ -42,7 +42,7 @@ class Progress:
         with self._lock:
             if announce and self._bar is None and not self.quiet:
                 self._break_line()
-                print(f"{name} ... ", end="", flush=True)
+                self._print(f"{name} ... ", end="")
                 self._open = name
         try:
             yield
@@ -55,7 +55,7 @@ class Progress:
                 return
             seconds = f"{time.perf_counter() - begun:.1f} s"
             if self._open == name:
-                print(seconds, flush=True)
+                self._print(seconds)
                 self._open = None
             else:
                 self.say(f"{name}: {seconds}")
@@ -95,8 +95,15 @@ class Progress:
 
     def _break_line(self) -> None:
         if self._open is not None:
-            print(flush=True)
+            self._print("")
             self._open = None
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        """Nobody reads any more (a closed terminal or pipe): the run goes on in silence."""
+        try:
+            print(text, end=end, flush=True)
+        except OSError:
+            self.quiet = True
 
 
 def format_seconds(seconds: float | None) -> str:

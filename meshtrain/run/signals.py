@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM, SIGUSR1 and Ctrl-C let the step under way finish, save it, and end with PREEMPTED.
+"""Being asked to stop: SIGTERM, SIGUSR1, SIGHUP and Ctrl-C let the step under way finish, save it, and end PREEMPTED.
 
 While nothing is trained yet there is nothing to save: the run ends at once. A second Ctrl-C ends it at once, unsaved.
 """
@@ -10,7 +10,7 @@ from types import FrameType
 # Exit codes of the trainer: 0 done, 1 a fault of ours, 2 bad input, 3 not finite, 4 storage, and:
 PREEMPTED = 5  # stopped by a signal; the step that was reached is saved; the same command goes on from there
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 
 
 class Stopped(BaseException):
@@ -29,6 +29,8 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             return self  # only a main thread may listen
         for number in SIGNALS:
+            if signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup
             self._before[number] = signal.signal(number, self._received)
         return self
 

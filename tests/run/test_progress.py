@@ -1,5 +1,6 @@
 """What a person sees: phases with times also when they overlap, and lines of steps at the right steps."""
 
+import io
 import re
 import threading
 
@@ -66,6 +67,19 @@ def enter(progress: Progress, number: int) -> None:
     for j in range(30):
         with progress.phase(f"phase {number}.{j}"):
             pass
+
+
+def test_a_closed_pipe_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    progress = Progress(2, 1)
+    with progress.phase("one"):
+        progress.say("two")
+    progress.step(step_record(1), None)
+    progress.close()
 
 
 def test_times_are_readable() -> None:
