@@ -1,4 +1,7 @@
-"""One cache of compiled programs for the session's runs, gone with it: the user's own is never touched."""
+"""Caches of compiled programs for the session's runs, gone with it: the user's own is never touched.
+
+Processes have one of their own: a kill may leave a torn entry, which is a warning, which is an error in a test.
+"""
 
 import contextlib
 import warnings
@@ -25,19 +28,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compiled")
 
 
+@pytest.fixture(scope="session")
+def cache_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of compiled programs of runs inside this process."""
+    return tmp_path_factory.mktemp("compiled-here")
+
+
 @pytest.fixture
-def here(cache: Path) -> Iterator[list[str]]:
+def here(cache_here: Path) -> Iterator[list[str]]:
     """Arguments for a run inside this process."""
     with own_configuration():
-        yield [f"--config.compilation_cache={cache}"]
+        yield [f"--config.compilation_cache={cache_here}"]
 
 
 @pytest.fixture(scope="session")
-def unbroken(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unbroken(cache_here: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of 8 steps that was never interrupted. Not to be changed: copy it."""
     folder = tmp_path_factory.mktemp("unbroken")
     with own_configuration():
-        assert run_here(*write_run(folder), f"--config.compilation_cache={cache}") == 0
+        assert run_here(*write_run(folder), f"--config.compilation_cache={cache_here}") == 0
     return folder
 
 
