@@ -7,6 +7,7 @@ whole view: rules that nothing uses, axes that nothing is cut over, work that is
 import math
 
 from meshtrain.layout.array import ArraySpec
+from meshtrain.layout.exchange import exchange_findings
 from meshtrain.layout.finding import NOTE, WARNING, Finding, merge
 from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS, Inventory, axes_of, local_bytes
 from meshtrain.layout.placement import PADDED, REPLICATED, Placement
@@ -26,7 +27,7 @@ def check(place: Placement, arrays: Inventory, global_batch: int, fast_devices: 
             if findings and finding.where == place.rules(kind).source.get("batch"):
                 continue  # said in terms of the global batch already
             findings.append(_of_array(finding, f"{kind}/{path}"))
-    findings += _unused_rules(place, arrays)
+    findings += _unused_rules(place, arrays) + exchange_findings(place, arrays)
     if not findings or all(finding.severity != "error" for finding in findings):
         used = {kind: [(path, spec, axes_of(place, kind, spec)) for path, spec in arrays.named(kind)] for kind in KINDS}
         findings += _idle_axes(place, used)

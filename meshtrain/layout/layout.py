@@ -15,6 +15,8 @@ from meshtrain.layout.pipeline import Pipeline
 from meshtrain.layout.rules import Rules
 
 REMAT = ("none", "full", "dots", "names")
+ATTENTION = ("local", "gather", "ring", "ulysses", "usp")
+ORDER = ("contiguous", "zigzag")
 WEIGHT_CLASSES = ("params", "grads", "optimizer")
 
 _NO_RULES = Rules({}, {})
@@ -27,8 +29,8 @@ class Layout:
     mesh: axis sizes, slowest-changing first. rules: rows for every array. activations, params, grads, optimizer: the
     rows of one class, already with all that it inherits. accumulate: microbatches whose gradients are summed before an
     update. remat: what the backward pass recomputes (none: nothing; full: all of a layer from its input; dots: all but
-    matrix products; names: all but a few named tensors). attention: how queries reach keys and values on other devices.
-    order: how a sharded length is dealt out. pipeline, experts: sections of their own. name, doc: for people.
+    matrix products; names: all but a few named tensors). attention: how queries reach keys and values on other devices
+    (see exchange.py). order: how a sharded length is dealt out (see order.py). pipeline, experts: sections of their own. name, doc: for people.
     """
 
     mesh: MeshShape
@@ -70,6 +72,8 @@ class Layout:
         layout = cls(mesh=mesh, **values, name=name, doc=doc)
         if layout.pipeline and len(axes := layout.rules.axes("layers")) != 1:
             found.append(_no_stage_axis(axes))
+        if layout.attention == "usp" and len(axes := layout.activations.axes("length")) < 2:
+            found.append(_no_two_axes(axes))
         if findings is None:
             raise_errors(found)
         else:
@@ -113,6 +117,17 @@ def _no_stage_axis(axes: tuple[str, ...]) -> Finding:
     )
 
 
+def _no_two_axes(axes: tuple[str, ...]) -> Finding:
+    return Finding(
+        ERROR,
+        "two-axes",
+        "attention",
+        "'usp' swaps heads over the last axis of rules.length and has its ring over the axes before it, but the row"
+        f" names {' and '.join(axes) or 'none'}.",
+        "Write rules.length=(RING, SWAP) with two axes, or attention='ring' or 'ulysses' with one.",
+    )
+
+
 def _mesh_section(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if mapping.get("mesh") is None:
         raise InputError(f"layout {name}: `mesh` is missing; `mesh=dict(data=-1)` is one axis over all devices.")
@@ -136,24 +151,21 @@ def _positive(value: Any, key: str) -> int:
     return value
 
 
-def _word(value: Any, key: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{key}: expected a word, not {value!r}.")
-    return value
+def _one_of(*words: str) -> Callable[[Any, str], str]:
+    def parse(value: Any, key: str) -> str:
+        if value not in words:
+            raise InputError(f"{key}: {value!r} is not one of {', '.join(words)}.{nearest(str(value), words)}")
+        return str(value)
 
-
-def _remat(value: Any, key: str) -> str:
-    if value not in REMAT:
-        raise InputError(f"{key}: {value!r} is not one of {', '.join(REMAT)}.{nearest(str(value), REMAT)}")
-    return str(value)
+    return parse
 
 
 # How each key that is no section of rules is read, and its value where it is not given.
 _VALUES: dict[str, tuple[Callable[[Any, str], Any], Any]] = {
     "accumulate": (_positive, 1),
-    "remat": (_remat, "none"),
-    "attention": (_word, "local"),
-    "order": (_word, "contiguous"),
+    "remat": (_one_of(*REMAT), "none"),
+    "attention": (_one_of(*ATTENTION), "local"),
+    "order": (_one_of(*ORDER), "contiguous"),
     "pipeline": (Pipeline.parse, None),
     "experts": (_optional_section, None),
 }

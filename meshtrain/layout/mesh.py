@@ -5,6 +5,7 @@ links are fast; the first axis crosses hosts.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from meshtrain.errors import InputError
 from meshtrain.layout.finding import ERROR, Finding, raise_errors
 
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # XLA ends the process at other names
 FILL = -1  # the size of the one axis that takes what is left of the devices
 
 
@@ -35,7 +37,12 @@ class MeshShape:
         filled: str | None = None
         for axis, size in mapping.items():
             sizes[axis] = 1
-            if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != FILL):
+            if not NAME.fullmatch(axis):
+                problem = (
+                    f"the name {axis!r} cannot be used: the compiler takes letters a-z and A-Z, digits and _ only."
+                )
+                found.append(Finding(ERROR, "mesh", f"mesh.{axis}", problem, "Rename the axis, for example `axis_1`."))
+            elif isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != FILL):
                 problem = f"the size must be a positive integer or -1 (what is left), not {size!r}."
                 found.append(Finding(ERROR, "mesh", f"mesh.{axis}", problem))
             elif size == FILL and filled is not None:

@@ -20,6 +20,7 @@ from meshtrain.layout.gather import gather_for_use
 from meshtrain.layout.layout import Layout
 from meshtrain.layout.mesh import MeshShape, abstract_mesh, build_mesh
 from meshtrain.layout.rules import Axes, Rules, partition_spec
+from meshtrain.layout.words import plural
 
 PADDED = "vocab"  # padded until its axes divide it
 LAYERS = "layers"  # cut into pieces by a pipeline
@@ -58,7 +59,11 @@ class Placement:
 
     def num_shards(self, dim: str, kind: str = "activations") -> int:
         """Into how many parts `dim` is cut in this class."""
-        return math.prod(self.axis_sizes[axis] for axis in self.axes(dim, kind))
+        return self.size(self.axes(dim, kind))
+
+    def size(self, axes: Axes) -> int:
+        """Over how many devices these axes go together."""
+        return math.prod(self.axis_sizes[axis] for axis in axes)
 
     def spec(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
         """PartitionSpec of an array; InputError where a dim does not divide or an axis would stand twice."""
@@ -197,8 +202,8 @@ class Placement:
                 ERROR,
                 "batch",
                 "global_batch",
-                f"{global_batch} sequences do not divide into {shards} parts of the batch (rules.batch: {axes}) times"
-                f" {microbatches} microbatches ({keys}): {unit} in all.",
+                f"{plural(global_batch, 'sequence')} do not divide into {plural(shards, 'part')} of the batch"
+                f" (rules.batch: {axes}) times {plural(microbatches, 'microbatch')} ({keys}): {unit:,} in all.",
                 f"global_batch={near} would work.",
             )
         ]

@@ -35,9 +35,10 @@ class RecordingPlacement(Placement):
 
 
 def _caller() -> str:
-    """`decoder/block`: the module and function that called `constrain`."""
+    """`attention/project`: the module and function that called `constrain`; of a module's own call `mlp` alone."""
     frame = sys._getframe(2)
     while frame.f_back is not None and not frame.f_globals.get("__name__", "").startswith("meshtrain."):
         frame = frame.f_back
     module = frame.f_globals.get("__name__", "").split(".")[-1]
-    return f"{module}/{frame.f_code.co_name.strip('_')}"
+    name = frame.f_code.co_name.strip("_")
+    return module if name in ("call", module) else f"{module}/{name}"

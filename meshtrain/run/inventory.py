@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshtrain.errors import InputError
-from meshtrain.layout import ArraySpec, Finding, Placement, Rules, abstract_mesh, map_specs, named_specs
+from meshtrain.layout import ArraySpec, Finding, Placement, Rules, Tree, abstract_mesh, map_specs, named_specs
 from meshtrain.layout.check import check
 from meshtrain.layout.finding import ERROR
 from meshtrain.layout.inventory import Inventory, Named
 from meshtrain.layout.padding import physical_specs
 from meshtrain.layout.sites import RecordingPlacement
 from meshtrain.model import describe, loss_sums
-from meshtrain.step import StepConfig, state_specs
+from meshtrain.step import StepConfig, make_train_step, state_specs
 
 
 def inventory(config: StepConfig, global_batch: int, length: int, place: Placement) -> Inventory:
@@ -31,7 +31,7 @@ def inventory(config: StepConfig, global_batch: int, length: int, place: Placeme
         params=tuple(named_specs(compute)),
         grads=tuple(named_specs(summed)),
         optimizer=tuple(optimizer),
-        activations=_activations(config, max(global_batch // place.layout.accumulate, 1), length, place),
+        activations=_activations(config, max(global_batch // place.num_microbatches, 1), length, place),
         batch=tuple((f"batch/{name}", spec) for name, spec in batch_specs(global_batch, length)),
     )
 
@@ -54,7 +54,7 @@ def check_run(
     findings = check(place, arrays, global_batch, fast_devices)
     if all(finding.severity != ERROR for finding in findings):
         try:
-            _trace(config, global_batch // place.layout.accumulate, length, place, gradient=True)
+            _trace_step(config, global_batch, length, place)
         except InputError as error:
             where, _, message = str(error).partition(": ")
             findings = [Finding(ERROR, "refused", where, message), *findings]
@@ -68,19 +68,29 @@ def _activations(config: StepConfig, batch: int, length: int, place: Placement) 
         attention="local", pipeline=None, experts=None,
     )  # fmt: skip
     recorder = RecordingPlacement(layout, abstract_mesh({}))
-    _trace(config, batch, length, recorder, gradient=False)
+    _trace_loss(config, batch, length, recorder)
     return recorder.named_sites()
 
 
-def _trace(config: StepConfig, batch: int, length: int, place: Placement, gradient: bool) -> None:
-    """Traces the loss of a microbatch (and its gradient), without computing anything."""
+def _trace_loss(config: StepConfig, batch: int, length: int, place: Placement) -> None:
+    """Traces the loss of a microbatch without computing anything."""
     compute = config.precision.compute_specs(physical_specs(describe(config.model), place))
-    params = map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), compute)
-    rows = {name: jax.ShapeDtypeStruct(spec.shape, spec.dtype) for name, spec in batch_specs(batch, length)}
 
     def loss(params: dict, rows: dict[str, jax.Array]) -> jax.Array:
         key = jax.random.key(0) if config.model.dropout else None
         sums = loss_sums(params, config.model, rows, place, z_loss=config.z_loss, dropout_key=key)
         return jnp.asarray(sums.loss_sum)
 
-    jax.eval_shape(jax.grad(loss) if gradient else loss, params, rows)
+    jax.eval_shape(loss, _shapes(compute), _shapes(dict(batch_specs(batch, length))))
+
+
+def _trace_step(config: StepConfig, global_batch: int, length: int, place: Placement) -> None:
+    """Traces the whole training step under a layout, forward, backward and update, without computing anything."""
+    state = physical_specs(state_specs(config.model, config.optimizer), place)
+    step = make_train_step(config, place)
+    rate = jax.ShapeDtypeStruct((), jnp.float32)
+    jax.eval_shape(step, _shapes(state), _shapes(dict(batch_specs(global_batch, length))), rate)
+
+
+def _shapes(specs: Tree) -> Tree:
+    return map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), specs)

@@ -38,6 +38,8 @@ def message(**declared: object) -> str:
         (dict(mesh=dict(data=1), attention=3), "attention: expected a word"),
         (dict(rules={}), "layout mine: `mesh` is missing; `mesh=dict(data=-1)` is one axis over all devices."),
         (dict(mesh=dict(data=0)), "mesh.data: the size must be a positive integer or -1 (what is left), not 0"),
+        (dict(mesh={"Ω": 8}), "mesh.Ω: the name 'Ω' cannot be used"),
+        (dict(mesh={"a b": 8}), "mesh.a b: the name 'a b' cannot be used"),
         (dict(mesh=dict(data=-1, tensor=-1)), "mesh.data and mesh.tensor: both are -1"),
     ],
 )

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from meshtrain.io.rows import Source
-from meshtrain.layout import ArraySpec, Placement, Tree, map_specs, named_specs
-from meshtrain.layout.padding import pad_tree, strip_tree
+from meshtrain.layout import Placement, Tree, named_specs
+from meshtrain.layout.padding import arrange_tree, pad_tree, strip_tree
 from meshtrain.step import StepConfig, TrainState, make_train_step, state_shardings, state_specs
 from meshtrain.step.state import make_initializer
 
@@ -64,9 +64,9 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
     config = case.config
     specs = state_specs(config.model, config.optimizer)
     state = _initial(case, specs, place) if start is None else _placed(start, specs, place)
-    logical_start = strip_tree(jax.device_get(state), specs)
-    faults = _faults("initial weights", state.params, specs.params)
-    initial = _logical(state.params, specs.params)
+    logical_start = strip_tree(jax.device_get(state), specs, place)
+    faults = _faults("initial weights", state.params, specs.params, place)
+    initial = _logical(state.params, specs.params, place)
     step: Any = make_train_step(config, place, gradients=True)
     compiled, rate = None, np.float32(case.learning_rate)
     metrics: list[dict[str, float]] = []
@@ -79,16 +79,17 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
             state, found = compiled(state, batch, rate)
             first = found.pop("gradients")
             if not metrics:
-                gradients = _logical(first, specs.params)
-                faults += _faults("gradients", first, specs.params)
+                gradients = _logical(first, specs.params, place)
+                faults += _faults("gradients", first, specs.params, place)
             metrics.append({name: float(value) for name, value in found.items()})
-    faults += _faults("parameters", state.params, specs.params) + _faults("moments", state.opt_state, specs.opt_state)
+    faults += _faults("parameters", state.params, specs.params, place)
+    faults += _faults("moments", state.opt_state, specs.opt_state, place)
     return Outcome(
         metrics=tuple(metrics),
         initial=initial,
         gradients=gradients,
-        params=_logical(state.params, specs.params),
-        moments=_moments(state, specs),
+        params=_logical(state.params, specs.params, place),
+        moments=_moments(state, specs, place),
         start=logical_start,
         faults=tuple(faults),
     )
@@ -106,48 +107,44 @@ def _placed(start: TrainState, specs: TrainState, place: Placement) -> TrainStat
     return jax.device_put(pad_tree(start, specs, place), state_shardings(specs, place))
 
 
-def _logical(tree: Tree, specs: Tree) -> Arrays:
-    """Arrays by path on the host, without padding."""
-    stripped = strip_tree(jax.device_get(tree), specs)
+def _logical(tree: Tree, specs: Tree, place: Placement) -> Arrays:
+    """Arrays by path on the host, without padding and in the model's order."""
+    stripped = strip_tree(jax.device_get(tree), specs, place)
     return dict(zip([path for path, _ in named_specs(specs)], jax.tree.leaves(stripped), strict=True))
 
 
-def _moments(state: TrainState, specs: TrainState) -> Arrays:
+def _moments(state: TrainState, specs: TrainState, place: Placement) -> Arrays:
     """The optimizer's arrays that belong to a weight, as `mu of layers/mlp/up`."""
     weights = [path for path, _ in named_specs(specs.params)]
     found = {}
-    for path, value in _logical(state.opt_state, specs.opt_state).items():
+    for path, value in _logical(state.opt_state, specs.opt_state, place).items():
         weight = next((weight for weight in weights if path.endswith("/" + weight)), None)
         if weight is not None:
             found[f"{path.removesuffix('/' + weight).split('/')[-1]} of {weight}"] = value
     return found
 
 
-def _faults(what: str, tree: Tree, specs: Tree) -> list[str]:
+def _faults(what: str, tree: Tree, specs: Tree, place: Placement) -> list[str]:
     """Copies that differ between devices, and padding that is not zero."""
-    faults: list[str] = []
-
-    def look(named: tuple[str, ArraySpec], x: jax.Array) -> None:
-        path, spec = named
-        seen: dict[str, np.ndarray] = {}
-        for shard in x.addressable_shards:
-            data = np.asarray(shard.data)
-            first = seen.setdefault(str(shard.index), data)
-            if not np.array_equal(first, data, equal_nan=True):
-                faults.append(f"{what}: the copies of {path} on different devices differ")
-                return
+    faults = []
+    arranged = arrange_tree(jax.device_get(tree), specs, place, back=True)
+    for (path, spec), on_devices, x in zip(
+        named_specs(specs), jax.tree.leaves(tree), jax.tree.leaves(arranged), strict=True
+    ):
+        if _copies_differ(on_devices):
+            faults.append(f"{what}: the copies of {path} on different devices differ")
         outside = np.ones(x.shape, bool)
         outside[tuple(slice(size) for size in spec.shape)] = False
-        if outside.any() and np.asarray(x)[outside].any():
+        if x[outside].any():
             faults.append(f"{what}: the padding of {path} [{', '.join(spec.dims)}] is not zero")
-
-    leaves = jax.tree.leaves(map_specs(lambda spec, x: _Leaf(spec, x), specs, tree))
-    for (path, _), leaf in zip(named_specs(specs), leaves, strict=True):
-        look((path, leaf.spec), leaf.x)
     return faults
 
 
-@dataclass(frozen=True)
-class _Leaf:
-    spec: ArraySpec
-    x: jax.Array
+def _copies_differ(x: jax.Array) -> bool:
+    """Whether two devices that should hold the same part of an array do not, bit by bit."""
+    seen: dict[str, np.ndarray] = {}
+    for shard in x.addressable_shards:
+        data = np.asarray(shard.data)
+        if not np.array_equal(seen.setdefault(str(shard.index), data), data, equal_nan=True):
+            return True
+    return False

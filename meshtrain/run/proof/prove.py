@@ -25,7 +25,7 @@ from meshtrain.run.proof.explain import Explanation, explain
 from meshtrain.run.proof.order import order_of_use
 from meshtrain.run.proof.outcome import Case, Outcome, run_case
 from meshtrain.run.proof.rows import ProofRows
-from meshtrain.run.proof.shrink import Shrunk, shrink, shrink_mesh
+from meshtrain.run.proof.shrink import Shrunk, shrink, shrink_mesh, shrink_pipeline
 from meshtrain.run.proof.tolerance import Tolerances, tolerances
 from meshtrain.step import Precision, StepConfig, TrainState
 
@@ -167,7 +167,7 @@ def _parse(declared: Declared, num_devices: int) -> tuple[Layout | None, dict[st
         layout = Layout.parse(declared.mapping, declared.name, findings=findings)
         if any(finding.severity == ERROR for finding in findings):
             return None, {}, findings
-        return layout, shrink_mesh(layout.mesh, num_devices), findings
+        return shrink_pipeline(layout), shrink_mesh(layout.mesh, num_devices), findings
     except InputError as error:
         where, _, message = str(error).partition(": ")
         return None, {}, [*findings, Finding(ERROR, "refused", where, message)]

@@ -66,10 +66,11 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
     kv_heads = _kv_heads(model, places)
     ratio = min(model.num_heads // model.num_kv_heads, MOST_RATIO)
     length = _multiple(LENGTH, 2 * math.lcm(unit("length"), unit("stream")))
-    layers = math.lcm(len(model.window_layers), unit("layers"))
+    pieces = math.lcm(*(_pieces(place) for place in places), unit("layers"))
+    uneven = model.num_layers % pieces > 0 and any(place.layout.pipeline for place in places)
     small = dataclasses.replace(
         model,
-        num_layers=_multiple(min(2, model.num_layers), layers),
+        num_layers=_multiple(max(min(2, model.num_layers), pieces) + uneven, len(model.window_layers)),
         embed=_multiple(EMBED, unit("embed")),
         num_heads=_multiple(kv_heads * ratio, math.lcm(kv_heads, unit("heads"))),
         num_kv_heads=kv_heads,
@@ -82,8 +83,20 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
         embed_scale=1.0 if model.embed_scale == 1 else 2.0,
         init_std=0.2,  # of the order of 1 / sqrt(embed), so that scores and gates are not all alike
     )
-    batch = _multiple(4, math.lcm(*(place.num_shards("batch") * place.layout.accumulate for place in places)))
+    batch = _multiple(4, math.lcm(*(place.num_shards("batch") * place.num_microbatches for place in places)))
     return Shrunk(small, length, batch, _changes(model, small))
+
+
+def shrink_pipeline(layout: Layout) -> Layout:
+    """The layout without a declared number of layers for each piece, which is one for the whole model and mesh."""
+    if layout.pipeline is None or layout.pipeline.layers is None:
+        return layout
+    return dataclasses.replace(layout, pipeline=dataclasses.replace(layout.pipeline, layers=None))
+
+
+def _pieces(place: Placement) -> int:
+    """Into how many pieces a pipeline cuts the layers."""
+    return place.num_stages * place.layout.pipeline.repeats if place.layout.pipeline else 1
 
 
 def _kv_heads(model: ModelConfig, places: Sequence[Placement]) -> int:

@@ -90,7 +90,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "global_batch": report.global_batch,
             "length": report.length,
             "batch_parts": report.place.num_shards("batch"),
-            "microbatches": report.place.layout.accumulate,
+            "microbatches": report.place.num_microbatches,
             "tokens_per_step": report.global_batch * report.length,
         },
         "arrays": [dataclasses.asdict(row) | {"cut": row.cut} for kind in KINDS for row in report.tables.get(kind, [])],

@@ -31,11 +31,8 @@ def report_text(report: Report, pictures: Sequence[str] = ()) -> str:
         *_heading_facts(report),
         "",
     ]
-    lines += _tables(report)
-    if report.state_bytes:
-        lines += [*_totals(report), ""]
-    lines += [*_decay(report), ""]
-    if report.tables:
+    if report.tables:  # otherwise something cannot be placed, and that is all there is to say
+        lines += [*_tables(report), *_totals(report), "", *_decay(report), ""]
         lines += ["WHO HOLDS WHAT: devices by their place in the mesh", "", *mesh_picture(report.place, WIDTH), ""]
         for path in pictures or _default_pictures(report):
             lines += [*picture_text(report, path), ""]
@@ -46,14 +43,15 @@ def _heading_facts(report: Report) -> list[str]:
     place = report.place
     layout, parts = place.layout, place.num_shards("batch")
     mesh = " x ".join(f"{axis}={size}" for axis, size in place.axis_sizes.items()) or "one device, no axes"
-    each = report.global_batch // (parts * layout.accumulate)
+    each = report.global_batch // (parts * place.num_microbatches)
     over = f" ({' x '.join(place.axes('batch'))})" if parts > 1 else ""
     batch = f"{plural(report.global_batch, 'sequence')} x {report.length:,} tokens"
-    fits = report.global_batch == each * parts * layout.accumulate
+    fits = report.global_batch == each * parts * place.num_microbatches
+    split = f"= {each:,} a device x {parts:,} parts{over} x {plural(place.num_microbatches, 'microbatch')}"
     facts = {
         "mesh": f"{mesh}{'  (slowest-changing first)' if len(place.axis_sizes) > 1 else ''}",
         "batch": f"{batch} = {report.global_batch * report.length:,} tokens a step",
-        "": f"= {each:,} a device x {parts:,} parts{over} x {plural(layout.accumulate, 'microbatch')}" if fits else "",
+        "": split if fits else "",
         "remat": layout.remat,
         "attention": layout.attention + (f", {layout.order} order" if place.num_shards("length") > 1 else ""),
     }
