@@ -1,0 +1,64 @@
+"""`on_shards`: a function of one device's slices, applied to whole arrays; the only door to explicit collectives.
+
+Only the axes that the specs mention become manual. Over any other axis the arrays are the same on every device, and
+leaving those axes to the compiler keeps the backward pass free of sums over equal copies.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from meshtrain.layout import Placement, Tree
+
+
+def on_shards(place: Placement, f: Callable[..., Any], in_specs: Tree, out_specs: Tree) -> Callable[..., Any]:
+    """`f` of this device's slices as a function of whole arrays, cut and joined as the trees of PartitionSpec say.
+
+    Inside another shard_map the axes that are manual there are out of reach: they are taken out of the specs, and `f`
+    sees the slices that it was given. `f` itself where no axis is left. Collectives in `f` must name free axes only.
+    """
+    in_specs, out_specs = (jax.tree.map(_free, specs, is_leaf=_is_spec) for specs in (in_specs, out_specs))
+    axes = set(_mentioned((in_specs, out_specs)))
+    if not axes:
+        return f
+    context = jax.sharding.get_abstract_mesh()
+    mesh = context if context.manual_axes else place.mesh
+    return jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axes, check_vma=False)
+
+
+def free_axes(place: Placement, dim: str, kind: str = "activations") -> tuple[str, ...]:
+    """The axes that cut `dim` here: those of the layout without the ones that an outer shard_map made manual."""
+    return without(place.axes(dim, kind), jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def without(axes: tuple[str, ...], *taken: tuple[str, ...]) -> tuple[str, ...]:
+    """`axes` in order, without those in any of `taken`."""
+    gone = {axis for group in taken for axis in group}
+    return tuple(axis for axis in axes if axis not in gone)
+
+
+def shard_index(axes: tuple[str, ...]) -> jax.Array | int:
+    """This device's number among the shards over `axes`, the first axis slowest; 0 where there are none."""
+    return jax.lax.axis_index(axes) if axes else 0
+
+
+def _free(spec: PartitionSpec) -> PartitionSpec:
+    """The spec without the axes that are manual already."""
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return PartitionSpec(*(without(_axes(entry), manual) or None for entry in spec))
+
+
+def _axes(entry: Any) -> tuple[str, ...]:
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def _is_spec(leaf: object) -> bool:
+    return isinstance(leaf, PartitionSpec)
+
+
+def _mentioned(specs: Tree) -> Iterator[str]:
+    for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
+        for entry in spec:
+            yield from _axes(entry)
