@@ -29,6 +29,7 @@ Batch = dict[str, "jax.Array"]
 class Batches(Iterator[Batch]):
     """Batches of global arrays: FIELDS, each int32 [global_batch, length], and "index_B" uint32 [global_batch].
 
+    The tokens of a row stand in the layout's order (or in `order`): what arrives on a device is what it works on.
     `seconds_waited` sums the time that `next` spent waiting for rows: what the data costs the training.
     """
 
@@ -46,8 +47,11 @@ class Batches(Iterator[Batch]):
     ) -> None:
         import grain
 
+        from meshtrain.layout.order import row_order
+
         if global_batch < 1:
             raise InputError(f"global_batch: {global_batch} must be at least 1.")
+        order = row_order(place, source.length) if order is None else order
         if order is not None and not np.array_equal(np.sort(order), np.arange(source.length)):
             raise ValueError(f"order is not a permutation of the {source.length} columns of a row")
         self.seconds_waited = 0.0

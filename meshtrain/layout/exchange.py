@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from meshtrain.layout.finding import ERROR, NOTE, WARNING, Finding
 from meshtrain.layout.inventory import Inventory
-from meshtrain.layout.order import order_axes, uneven
+from meshtrain.layout.order import num_chunks, order_axes, uneven
 from meshtrain.layout.placement import Placement
 from meshtrain.layout.rules import Axes
 from meshtrain.layout.words import plural
@@ -40,7 +40,9 @@ def exchange_findings(place: Placement, arrays: Inventory) -> list[Finding]:
         return []  # the axes are there, of size 1: a small mesh of a larger layout
     found = [_unreachable(place)] if place.layout.attention == "local" else []
     lengths = {spec.shape[spec.dims.index("length")] for _, spec in arrays.batch if "length" in spec.dims}
-    found += [Finding(ERROR, "does-not-divide", *uneven(place, n)) for n in sorted(lengths) if uneven(place, n)]
+    if num_chunks(place)[1] > 1:  # else `placement` says it
+        problems = [uneven(place, length) for length in sorted(lengths)]
+        found += [Finding(ERROR, "does-not-divide", *problem) for problem in problems if problem]
     found += _heads(place, arrays) + _stream(place)
     if place.layout.order == "zigzag" and not order_axes(place):
         message = "the zigzag changes nothing: whole rows come together on each device, so the work is even already."

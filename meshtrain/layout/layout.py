@@ -30,7 +30,8 @@ class Layout:
     rows of one class, already with all that it inherits. accumulate: microbatches whose gradients are summed before an
     update. remat: what the backward pass recomputes (none: nothing; full: all of a layer from its input; dots: all but
     matrix products; names: all but a few named tensors). attention: how queries reach keys and values on other devices
-    (see exchange.py). order: how a sharded length is dealt out (see order.py). pipeline, experts: sections of their own. name, doc: for people.
+    (exchange.py). order: how a cut length is dealt out (order.py). pipeline, experts: sections of their own. name, doc:
+    for people.
     """
 
     mesh: MeshShape

@@ -35,7 +35,7 @@ def message(**declared: object) -> str:
             dict(mesh=dict(data=1), remat="ful"),
             "remat: 'ful' is not one of none, full, dots, names. Did",
         ),
-        (dict(mesh=dict(data=1), attention=3), "attention: expected a word"),
+        (dict(mesh=dict(data=1), attention=3), "attention: 3 is not one of local, gather"),
         (dict(rules={}), "layout mine: `mesh` is missing; `mesh=dict(data=-1)` is one axis over all devices."),
         (dict(mesh=dict(data=0)), "mesh.data: the size must be a positive integer or -1 (what is left), not 0"),
         (dict(mesh={"Ω": 8}), "mesh.Ω: the name 'Ω' cannot be used"),

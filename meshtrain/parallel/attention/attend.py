@@ -14,13 +14,18 @@ from jaxtyping import Array, Float, Int
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.layout import Placement
+from meshtrain.parallel.attention.gather import gather
 from meshtrain.parallel.attention.kernel import choose_kernel
 from meshtrain.parallel.attention.local import check_local, local
 from meshtrain.parallel.attention.mask import Mask
+from meshtrain.parallel.attention.ring import ring
+from meshtrain.parallel.attention.ulysses import ulysses, usp
 from meshtrain.parallel.shard import free_axes, on_shards, shard_index
 
 # layout.attention -> the scheme: a function of one device's slices (q, k, v, positions, segments; mask, kernel, place).
-SCHEMES: dict[str, Callable[..., jax.Array]] = {"local": local}
+SCHEMES: dict[str, Callable[..., jax.Array]] = {
+    "local": local, "gather": gather, "ring": ring, "ulysses": ulysses, "usp": usp,
+}  # fmt: skip
 
 
 def attend(

@@ -27,6 +27,8 @@ def choose_kernel(kernel: str, mask: Mask, place: Placement, dtype: jnp.dtype, h
         hint = nearest(kernel, KERNELS)
         raise InputError(f"kernel: there is no kernel {kernel!r}.{hint} One of: {' '.join(KERNELS)}.")
     reasons = cudnn_refusals(mask, platform_of(place), dtype, head_dim)
+    if place.layout.attention in ("gather", "ring", "usp"):
+        reasons.append(f"it computes with a row's own keys, and attention={place.layout.attention!r} with those of others")
     if kernel == "cudnn" and reasons:
         raise InputError(f"kernel: 'cudnn' cannot be used: {'; '.join(reasons)}. kernel='xla' computes this.")
     chosen = kernel if kernel != "auto" else "xla" if reasons else "cudnn"
@@ -57,16 +59,28 @@ def platform_of(place: Placement) -> str:
     return place.mesh.devices.flat[0].platform if isinstance(place.mesh, Mesh) else ""
 
 
+def scores_at_a_time(place: Placement) -> int:
+    """How many scores the blockwise kernel holds at a time on these devices."""
+    return scores_on(platform_of(place))
+
+
+def scores_on(platform: str) -> int:
+    """The same by platform."""
+    return GPU_SCORES if platform in GPU else block.SCORES
+
+
 def self_attention(
     q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array,
-    mask: Mask, kernel: str, platform: str,
+    mask: Mask, kernel: str, platform: str, in_order: bool = True,
 ) -> jax.Array:  # fmt: skip
-    """Attention of whole rows over themselves, on one device's arrays, by the kernel that was chosen."""
+    """Attention of whole rows over themselves, on one device's arrays, by the kernel that was chosen.
+
+    in_order: tokens stand in the order of the row, so that no query sees a key of a higher index; cuDNN needs it.
+    """
     if kernel == "cudnn":
         return _cudnn(q_BTNH, k_BTKH, v_BTKH, segments_BT, mask)
-    scores = GPU_SCORES if platform in GPU else block.SCORES
     sides = (positions_BT, positions_BT, segments_BT, segments_BT)
-    return block.block_attention(q_BTNH, k_BTKH, v_BTKH, *sides, mask, True, scores)
+    return block.block_attention(q_BTNH, k_BTKH, v_BTKH, *sides, mask, in_order, scores_on(platform))
 
 
 def _cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segments_BT: jax.Array, mask: Mask) -> jax.Array:
