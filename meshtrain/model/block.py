@@ -57,10 +57,16 @@ def embed_norm(config: ModelConfig) -> Norm:
 
 
 def run_layers(
-    layers: dict[str, Any], x_BTD: Float[Array, "B T D"], config: ModelConfig, given: Inputs, first: jax.Array | int = 0
+    layers: dict[str, Any],
+    x_BTD: Float[Array, "B T D"],
+    config: ModelConfig,
+    given: Inputs,
+    first: jax.Array | int = 0,
+    count: jax.Array | None = None,
 ) -> Float[Array, "B T D"]:
     """x after a stack of layers. `layers`: the stacked weights, as in params["layers"]; `first`: the number of the
     stack's first layer in the whole model (it is a multiple of the pattern's length), which dropout's masks depend on.
+    With `count` only so many of the stack's first layers are real: the slots behind them are passed over.
     """
     graph, _ = nnx.split(Block(config))
     period = len(config.window_layers)
@@ -81,4 +87,12 @@ def run_layers(
     if period > 1:
         layers = jax.tree.map(lambda w: w.reshape(num_layers // period, period, *w.shape[1:]), layers)
     starts = first + jnp.arange(0, num_layers, period, dtype=jnp.int32)
-    return jax.lax.scan(group, x_BTD, (layers, starts))[0]
+
+    def group_if_real(x_BTD: jax.Array, scanned: tuple[dict[str, Any], jax.Array]) -> tuple[jax.Array, None]:
+        real = scanned[1] - first < count
+        if given.place.axes("length"):  # devices must not part ways around the exchange of keys: compute, and mask
+            return jnp.where(real, group(x_BTD, scanned)[0], x_BTD), None
+        same = lambda x_BTD, _: (given.place.constrain(x_BTD, "batch", "stream", "embed"), None)  # noqa: E731
+        return jax.lax.cond(real, group, same, x_BTD, scanned)
+
+    return jax.lax.scan(group if count is None else group_if_real, x_BTD, (layers, starts))[0]

@@ -8,6 +8,7 @@ from meshtrain.layout import Placement
 from meshtrain.layout.padding import physical_specs
 from meshtrain.model import describe, loss_sums
 from meshtrain.parallel import LossSums
+from meshtrain.step.pipeline import PipelineStep, total
 from meshtrain.step.train import StepConfig
 
 
@@ -17,6 +18,8 @@ def make_eval_step(config: StepConfig, place: Placement) -> Callable[..., LossSu
 
     def evaluate(masters: dict, batch: dict[str, jax.Array]) -> LossSums:
         params = config.precision.compute_copy(masters, specs, place)
+        if place.layout.pipeline:
+            return total(PipelineStep(config.model, place, specs).sums(params, batch, config.z_loss))
         return loss_sums(params, config.model, batch, place, z_loss=config.z_loss)
 
     return jax.jit(evaluate)

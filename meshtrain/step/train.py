@@ -17,11 +17,12 @@ from meshtrain.layout import Placement, Tree
 from meshtrain.layout.padding import physical_specs
 from meshtrain.model import ModelConfig, loss_sums
 from meshtrain.parallel import LossSums
+from meshtrain.step.microbatches import Batch, microbatches
 from meshtrain.step.optimizer import OptimizerConfig, make_optimizer
+from meshtrain.step.pipeline import PipelineStep, total
 from meshtrain.step.precision import Precision
 from meshtrain.step.state import TrainState, state_shardings, state_specs
 
-Batch = dict[str, jax.Array]
 Metrics = dict[str, Any]  # scalars, and the tree of gradients where it is asked for
 
 
@@ -86,7 +87,12 @@ def _summed_gradients(
         sums = loss_sums(params, config.model, microbatch, place, z_loss=config.z_loss, dropout_key=key)
         return sums.loss_sum / num_tokens, sums
 
-    gradient = jax.grad(mean_loss, has_aux=True)
+    def pipelined(params: Tree, microbatch: Batch) -> tuple[Tree, LossSums]:
+        stages = PipelineStep(config.model, place, specs)
+        grads, sums = stages.gradient(params, microbatch, num_tokens, config.z_loss, key)
+        return grads, total(sums)
+
+    gradient = pipelined if place.layout.pipeline else jax.grad(mean_loss, has_aux=True)
     num = place.layout.accumulate
     if num == 1:
         grads, sums = gradient(params, batch)
@@ -104,11 +110,6 @@ def _summed_gradients(
     )
     summed, _ = jax.lax.scan(add, zero, microbatches(batch, num))
     return summed
-
-
-def microbatches(batch: Batch, num: int) -> Batch:
-    """[batch, ...] -> [num, batch / num, ...]. Microbatch m takes rows m, m + num, ...: rows stay on their devices."""
-    return {name: jnp.moveaxis(x.reshape(x.shape[0] // num, num, *x.shape[1:]), 1, 0) for name, x in batch.items()}
 
 
 def _metrics(sums: LossSums, norm: jax.Array, skipped: jax.Array) -> Metrics:

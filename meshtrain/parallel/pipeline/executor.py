@@ -20,26 +20,34 @@ MAX_SCANS = 4  # runs of ticks with the same kinds of op; where a plan has more,
 
 
 def gradients(
-    stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray
+    stages: Stages,
+    layers: Tree,
+    rest: Tree,
+    batch_MB: Batch,
+    plan: Plan,
+    place: Placement,
+    layer_ids: np.ndarray,
+    specs: Tree = None,
 ) -> tuple[Tree, Tree, Tree]:
     """(sums by microbatch, gradient of `layers`, gradient of `rest`), float32, of the sum of all microbatches' losses.
 
     layers: arrays [stages x chunks x layers of a piece, ...], stage by stage, cut over the stage axis; batch_MB: arrays
-    [microbatch, batch, ...]; layer_ids: int [stage, chunk, layer].
+    [microbatch, batch, ...]; layer_ids: int [stage, chunk, layer]. specs: ArraySpec of all weights (those of the layers
+    under "layers"), by which the sums of gradients are placed; None leaves that to the compiler.
     """
-    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, trains=True)
+    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, specs, trains=True)
 
 
 def forward_sums(
     stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray
 ) -> Tree:
     """The sums by microbatch alone, by a plan of forward passes."""
-    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, trains=False)[0]
+    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, None, trains=False)[0]
 
 
 def _on_stages(
     stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray,
-    trains: bool,
+    specs: Tree, trains: bool,
 ) -> tuple[Tree, Tree, Tree]:  # fmt: skip
     """The shard_map: each stage its own layers and its own column of the plan, everything else as it is."""
     (axis,) = place.layout.rules.axes("layers")
@@ -48,7 +56,7 @@ def _on_stages(
     def stage(layers: Tree, rest: Tree, batch_MB: Batch, ids: jax.Array, columns: dict[str, jax.Array]) -> tuple:
         local = jax.tree.map(lambda w: w.reshape(plan.num_chunks, -1, *w.shape[1:]), layers)
         columns = {name: value[:, 0] for name, value in columns.items()}
-        worker = Worker(stages, local, rest, batch_MB, ids[0], plan, place, axis)
+        worker = Worker(stages, local, rest, batch_MB, ids[0], plan, place, axis, specs)
         carry = _run_ticks(worker, worker.start(trains), columns)
         sums, rest_grads = jax.lax.psum((carry.sums, carry.rest), axis)
         flat = jax.tree.map(lambda g: g.reshape(-1, *g.shape[2:]), carry.layers)

@@ -5,13 +5,13 @@ Backward passes start from a piece's saved input, so what is kept between ticks 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from meshtrain.layout import Placement, Tree
+from meshtrain.layout import Placement, Tree, map_specs
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
 from meshtrain.parallel.pipeline.split import Cut, cut
 
@@ -59,6 +59,7 @@ class Worker:
     plan: Plan
     place: Placement
     axis: str
+    specs: Tree = None
     halves: list[Cut] = field(default_factory=list)  # the newest cut of a backward pass; all of them are alike
 
     def start(self, trains: bool) -> Carry:
@@ -73,11 +74,27 @@ class Worker:
         def zeros(w: jax.Array) -> jax.Array:
             return jnp.zeros(w.shape if trains else (), jnp.float32)
 
+        layers, rest = jax.tree.map(zeros, self.layers), jax.tree.map(zeros, self.rest)
+        if trains and self.specs is not None:
+            layers, rest = self._placed(layers, rest)
         return Carry(
             slots(self.plan.num_x), slots(self.plan.num_dy), slots(1)[0], slots(1)[0], self._tape(x, microbatch),
-            jax.tree.map(zeros, self.layers), jax.tree.map(zeros, self.rest),
+            layers, rest,
             jax.tree.map(lambda s: jnp.zeros((self.plan.num_microbatches, *s.shape), s.dtype), sums),
         )  # fmt: skip
+
+    def _placed(self, layers: Tree, rest: Tree) -> tuple[Tree, Tree]:
+        """Sums of gradients where the layout has gradients. The layers' dim is this stage's own: no axis cuts it."""
+        of_layers = map_specs(
+            lambda spec, g: replace(spec, shape=g.shape, dims=("slot", "slot", *spec.dims[1:])),
+            self.specs["layers"], layers,
+        )  # fmt: skip
+        return self.place.constrain_tree("grads", layers, of_layers), self._placed_rest(rest)
+
+    def _placed_rest(self, rest: Tree) -> Tree:
+        if self.specs is None:
+            return rest
+        return self.place.constrain_tree("grads", rest, {name: self.specs[name] for name in rest})
 
     def receive(self, carry: Carry, at: Batch, x: bool, dy: bool) -> Carry:
         """Store what was sent in the last tick, where inputs (x) or gradients (dy) may arrive in these ticks.
@@ -115,12 +132,12 @@ class Worker:
             (grads, dy), sums = jax.grad(
                 lambda rest, y: self.stages.head(rest, y, piece.microbatch), argnums=(0, 1), has_aux=True
             )(self.rest, y)
-            return dy, _add(carry.rest, grads), sums
+            return self._boundary(dy), self._placed_rest(_add(carry.rest, grads)), sums
 
         def from_behind() -> tuple[jax.Array, Tree, Tree]:
-            dy = _take(carry.dy_slots, at["b_dy"])
+            dy = self._boundary(_take(carry.dy_slots, at["b_dy"]))
             no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums)
-            return jnp.where(piece.busy, dy, jnp.zeros_like(dy)), carry.rest, no_sums
+            return jnp.where(piece.busy, dy, jnp.zeros_like(dy)), self._placed_rest(carry.rest), no_sums
 
         dy, rest, sums = jax.lax.cond(piece.last & piece.busy, from_loss, from_behind)
         if self.plan.num_tape:
@@ -132,9 +149,9 @@ class Worker:
 
         def into_table() -> Tree:
             _, transpose = jax.vjp(lambda rest: self.stages.embed(rest, piece.microbatch), self.rest)
-            return _add(rest, transpose(dx)[0])
+            return self._placed_rest(_add(rest, transpose(dx)[0]))
 
-        rest = jax.lax.cond(piece.first & piece.busy, into_table, lambda: rest)
+        rest = jax.lax.cond(piece.first & piece.busy, into_table, lambda: self._placed_rest(rest))
         return carry._replace(
             answer=dx, rest=rest, sums=_add_at(carry.sums, piece.microbatch_id, sums),
         )  # fmt: skip
@@ -188,9 +205,13 @@ class Worker:
         """A piece's input: the embedded tokens for the first, what has arrived for the others."""
         return jax.lax.cond(
             piece.first,
-            lambda: self.stages.embed(self.rest, piece.microbatch),
-            lambda: _take(carry.x_slots, at[slot]),
+            lambda: self._boundary(self.stages.embed(self.rest, piece.microbatch)),
+            lambda: self._boundary(_take(carry.x_slots, at[slot])),
         )
+
+    def _boundary(self, x: jax.Array) -> jax.Array:
+        """An activation between pieces, placed. (The compiler wants both ways of a branch to end alike.)"""
+        return self.place.constrain(x, *BOUNDARY[1:])
 
     def _shift(self, x: jax.Array, by: int) -> jax.Array:
         """Around the ring of stages: what the stage `by` places before this one has sent."""

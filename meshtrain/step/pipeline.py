@@ -1,0 +1,96 @@
+"""The loss and its gradient where the layout has a pipeline: the executor's, in place of those of the whole model."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshtrain.layout import Placement, Tree
+from meshtrain.model import ModelConfig
+from meshtrain.model.stages import pipeline_stages
+from meshtrain.parallel import LossSums
+from meshtrain.parallel.pipeline import Plan, Table, lock_step, make_plan, schedule
+from meshtrain.parallel.pipeline.executor import forward_sums, gradients
+from meshtrain.parallel.pipeline.timing import forward_only
+from meshtrain.step.microbatches import Batch, microbatches
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineStep:
+    """What a step needs of a layout's pipeline. specs: the weights' ArraySpec, in physical shapes."""
+
+    model: ModelConfig
+    place: Placement
+    specs: Tree
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the scan reads, for a training step."""
+        return make_plan(pipeline_table(self.place))
+
+    def gradient(
+        self, params: Tree, batch: Batch, num_tokens: jax.Array, z_loss: float, dropout_key: jax.Array | None
+    ) -> tuple[Tree, LossSums]:
+        """(gradient of the summed loss / num_tokens, float32; sums by microbatch [microbatch])."""
+        inner, layers, rest = self._used(params)
+        stages = pipeline_stages(self.model, inner, z_loss=z_loss, dropout_key=dropout_key, scale=1 / num_tokens)
+        sums, of_layers, of_rest = gradients(
+            stages,
+            layers,
+            rest,
+            microbatches(batch, self.plan.num_microbatches),
+            self.plan,
+            inner,
+            self._layer_ids(),
+            self.specs,
+        )
+        return {**of_rest, "layers": of_layers}, sums
+
+    def sums(self, params: Tree, batch: Batch, z_loss: float) -> LossSums:
+        """The sums by microbatch, without gradients and dropout: passes of the forward ops alone.
+
+        The batch of an evaluation need not divide like that of a step: it is cut into as many parts as fit.
+        """
+        inner, layers, rest = self._used(params)
+        pipeline = self.place.layout.pipeline
+        assert pipeline is not None
+        rows = batch["tokens"].shape[0] // self.place.num_shards("batch")
+        num = math.gcd(rows, pipeline.microbatches)
+        name = "interleaved" if pipeline.repeats > 1 else "gpipe"  # whatever the schedule, F has only one good order
+        table = forward_only(schedule(name, self.place.num_stages, num, pipeline.repeats))
+        stages = pipeline_stages(self.model, inner, z_loss=z_loss)
+        return forward_sums(stages, layers, rest, microbatches(batch, num), make_plan(table), inner, self._layer_ids())
+
+    def _used(self, params: Tree) -> tuple[Placement, Tree, Tree]:
+        """The placement that the stages see, the layers and the rest.
+
+        Where weights are gathered once a step they are gathered here, and inside nothing is stored in parts any more.
+        """
+        layout, inner = self.place.layout, self.place
+        assert layout.pipeline is not None
+        if layout.pipeline.gather == "step":
+            params = self.place.constrain_tree("use", params, self.specs)
+            rules = layout.rules
+            inner = Placement(replace(layout, params=rules, grads=rules, optimizer=rules), self.place.mesh)
+        return inner, params["layers"], {name: tree for name, tree in params.items() if name != "layers"}
+
+    def _layer_ids(self) -> np.ndarray:
+        ids = self.place.layer_ids(self.model.num_layers)
+        assert ids is not None
+        return ids
+
+
+def pipeline_table(place: Placement) -> Table:
+    """The table of a placement's pipeline; InputError for a schedule that does not fit."""
+    pipeline = place.layout.pipeline
+    assert pipeline is not None
+    table = schedule(pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats)
+    return table if pipeline.schedule.endswith(".csv") else lock_step(table)
+
+
+def total(sums: LossSums) -> LossSums:
+    """Sums over all microbatches."""
+    return jax.tree.map(jnp.sum, sums)
