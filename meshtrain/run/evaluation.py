@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshtrain.io.loader import evaluation_batches
 from meshtrain.io.windows import HeldOutWindows
@@ -23,9 +24,10 @@ class Evaluation:
         place: Placement,
         global_batch: int,
         max_batches: int | None,
+        order: np.ndarray | None,
     ) -> None:
         self._held_out, self._evaluate, self._place = dict(held_out), evaluate, place
-        self._global_batch, self._max_batches = global_batch, max_batches
+        self._global_batch, self._max_batches, self._order = global_batch, max_batches, order
 
     def __bool__(self) -> bool:
         return bool(self._held_out)
@@ -60,7 +62,8 @@ class Evaluation:
         """(summed cross-entropy, counted tokens) of one set, added up in float64."""
         ce, num_tokens = 0.0, 0
         waiting: LossSums | None = None
-        with evaluation_batches(windows, self._place, global_batch=self._global_batch) as batches:
+        read = evaluation_batches(windows, self._place, global_batch=self._global_batch, order=self._order)
+        with read as batches:
             for number, batch in enumerate(batches):
                 if stopped():
                     return None

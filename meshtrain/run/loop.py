@@ -10,6 +10,7 @@ import numpy as np
 import meshtrain
 from meshtrain.io.checkpoint import Checkpoints
 from meshtrain.io.loader import Batches
+from meshtrain.layout.order import row_order
 from meshtrain.model.flops import model_flops_per_token
 from meshtrain.run import config as run_config
 from meshtrain.run import startup
@@ -24,6 +25,7 @@ from meshtrain.run.report import Report, Work, peak_flops
 from meshtrain.run.signals import PREEMPTED, Stopped, StopRequest
 from meshtrain.run.trace import Trace
 from meshtrain.step import learning_rate, make_eval_step, state_specs
+from meshtrain.step.state import make_device_order
 
 
 def train(request: Request) -> int:
@@ -73,11 +75,14 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     mathematics = run_config.mathematics(config, data.contents)
     folder.refuse_other(mathematics, with_contents=True)
     folder.describe(run_config.as_json(config), request.layout, mathematics)
+    order = row_order(placement, config.data.length)
     batches = cleanup.enter_context(
-        Batches(data.train, placement, global_batch=config.global_batch, start_step=first, stop_step=config.steps)
+        Batches(
+            data.train, placement, global_batch=config.global_batch, start_step=first, stop_step=config.steps, order=order
+        )  # fmt: skip
     )
     evaluate_batch = make_eval_step(startup.step_config(config), placement)
-    evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.global_batch, config.eval_batches)
+    evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.global_batch, config.eval_batches, order)
     train_step = step_work.result()
 
     # The records: what lies beyond the first step is cut off, for it will be done again.
@@ -91,6 +96,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     report = Report(work, metrics, progress)
     trace = cleanup.enter_context(contextlib.closing(Trace(folder.profile, config.profile_steps, say)))
     step = saved_step = first
+    model_order = make_device_order(specs, placement, back=True)  # a checkpoint knows nothing of stages
 
     def save() -> None:
         record = {
@@ -101,7 +107,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
             "meshtrain": meshtrain.__version__,
             "jax": jax.__version__,
         }
-        checkpoints.save(step, state, specs, record)
+        checkpoints.save(step, model_order(state), specs, record)
 
     def evaluate() -> None:
         report.flush()

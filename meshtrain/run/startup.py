@@ -19,7 +19,7 @@ from meshtrain.layout import Layout, Placement, place
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.progress import Progress
 from meshtrain.step import StepConfig, TrainState, initial_state, make_train_step
-from meshtrain.step.state import abstract_state
+from meshtrain.step.state import abstract_state, make_device_order
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def first_state(
     targets = abstract_state(specs, placement)
     if saved is not None:
         with progress.phase(f"restoring step {saved.step} from {saved.folder}", announce=False):
-            state = checkpoint.restore(saved, specs, targets)
+            state = make_device_order(specs, placement)(checkpoint.restore(saved, specs, targets))
             if int(state.step) != saved.step or saved.record.get("rows") != saved.step * config.global_batch:
                 raise InputError(
                     f"{saved.folder}: the folder's name, the counter in it ({int(state.step)}) and the position in the"
@@ -105,6 +105,7 @@ def first_state(
         source = checkpoint.find(Path(config.initial_weights).expanduser(), progress.say)
         with progress.phase(f"weights of step {source.step} from {source.folder}", announce=False):
             params = checkpoint.restore_params(source, specs.params, targets.params)
+            params = make_device_order(specs.params, placement)(params)
         progress.say("optimizer state, step and position in the data start anew")
     with progress.phase("initial state", announce=False):
         state = jax.block_until_ready(initial_state(config.model, config.optimizer, config.seed, placement))

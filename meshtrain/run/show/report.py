@@ -11,6 +11,7 @@ from meshtrain.layout.finding import ERROR, NOTE, WARNING, merge
 from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS, Inventory
 from meshtrain.layout.roles import roles, words
 from meshtrain.layout.table import Row, by_stage, rows, stage_of, state_bytes
+from meshtrain.parallel.attention.balance import balance
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.inventory import check_run
 from meshtrain.step import StepConfig
@@ -33,6 +34,7 @@ class Report:
     bytes_by_stage: dict[int, int] | None
     global_batch: int
     length: int
+    balance: dict[int | None, list[int]]  # window -> blocks of attention of each shard of the length
     decays: dict[str, bool]
     weight_decay: float
     findings: tuple[Finding, ...]
@@ -66,10 +68,18 @@ def make_report(
         bytes_by_stage=by_stage(place, arrays) if sound else None,
         global_batch=config.global_batch,
         length=config.data.length,
+        balance=_balance(place, config) if sound else {},
         decays=dict(zip([path for path, _ in arrays.params], _leaves(decay_mask(specs)), strict=True)),
         weight_decay=config.optimizer.weight_decay,
         findings=tuple(findings),
     )
+
+
+def _balance(place: Placement, config: RunConfig) -> dict[int | None, list[int]]:
+    """Window of the layers that have it -> blocks of attention for each shard of the length."""
+    windows = dict.fromkeys(config.model.layer_window(layer) for layer in range(config.model.num_layers))
+    counts = {window: balance(place, config.data.length, window) for window in windows}
+    return {window: blocks for window, blocks in counts.items() if blocks}
 
 
 def _leaves(tree: Any) -> list[bool]:
@@ -93,6 +103,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "microbatches": report.place.num_microbatches,
             "tokens_per_step": report.global_batch * report.length,
         },
+        "attention_blocks": [{"window": window, "per_shard": blocks} for window, blocks in report.balance.items()],
         "arrays": [dataclasses.asdict(row) | {"cut": row.cut} for kind in KINDS for row in report.tables.get(kind, [])],
         "state_bytes_per_device": {kind: report.state_bytes.get(kind) for kind in WEIGHT_KINDS},
         "zero_stage": report.stage,

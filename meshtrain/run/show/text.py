@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from meshtrain.layout.finding import ERROR, NOTE, WARNING, Finding
 from meshtrain.layout.inventory import WEIGHT_KINDS
+from meshtrain.layout.order import num_chunks
 from meshtrain.layout.picture import array_picture, mesh_picture
 from meshtrain.layout.table import Row, gathered
 from meshtrain.layout.words import listing, plural, size_text
@@ -34,6 +35,8 @@ def report_text(report: Report, pictures: Sequence[str] = ()) -> str:
     if report.tables:  # otherwise something cannot be placed, and that is all there is to say
         lines += [*_tables(report), *_totals(report), "", *_decay(report), ""]
         lines += ["WHO HOLDS WHAT: devices by their place in the mesh", "", *mesh_picture(report.place, WIDTH), ""]
+        if num_chunks(report.place)[1] > 1:
+            lines += [*_wrapped("Positions are columns of the batch as it arrives: tokens dealt out in the zigzag."), ""]
         for path in pictures or _default_pictures(report):
             lines += [*picture_text(report, path), ""]
     return "\n".join([*lines, *findings_text(report.findings)])
@@ -55,7 +58,19 @@ def _heading_facts(report: Report) -> list[str]:
         "remat": layout.remat,
         "attention": layout.attention + (f", {layout.order} order" if place.num_shards("length") > 1 else ""),
     }
-    return [f"  {key:<10}{value}" for key, value in facts.items() if value]
+    lines = [f"  {key:<10}{value}" for key, value in facts.items() if value]
+    for window, blocks in report.balance.items():
+        lines += _wrapped(_balance(window, blocks), " " * 12, " " * 12)
+    return lines
+
+
+def _balance(window: int | None, blocks: Sequence[int]) -> str:
+    """The work of attention on each shard of the length, as counted from the ring's schedule."""
+    layers = "causal" if window is None else f"window {window:,}"
+    listed = ", ".join(map(str, blocks)) if len(blocks) <= 16 else f"{min(blocks):,} to {max(blocks):,}"
+    slowest = max(blocks) * len(blocks) / sum(blocks)
+    verdict = "even" if slowest < 1.005 else f"the most is {slowest:.2f} times the mean"
+    return f"work of the {len(blocks)} shards in a {layers} layer, in blocks of queries and keys: {listed} ({verdict})"
 
 
 def _tables(report: Report) -> list[str]:
