@@ -7,6 +7,7 @@ nothing is known about its name.
 import math
 
 from meshtrain.layout.inventory import WEIGHT_KINDS
+from meshtrain.layout.order import order_axes
 from meshtrain.layout.placement import Placement
 from meshtrain.layout.words import listing, plural
 
@@ -49,7 +50,8 @@ def _roles_of(place: Placement, axis: str) -> list[str]:
     elif shares_batch:
         phrases.append("data parallelism")
     if axis in activations.axes("length"):
-        phrases.append(f"context parallelism ({place.layout.attention} attention)")
+        zigzag = ", zigzag" if axis in order_axes(place) and place.layout.order == "zigzag" else ""
+        phrases.append(f"context parallelism ({place.layout.attention} attention{zigzag})")
     parts = [dim for dim in PARTS if axis in use.axes(dim)]
     if "layers" in parts and place.layout.pipeline:
         parts.remove("layers")
@@ -58,7 +60,7 @@ def _roles_of(place: Placement, axis: str) -> list[str]:
         sequence = " and sequence" if axis in activations.axes("stream") else ""
         phrases.append(f"Megatron tensor{sequence} parallelism")
         parts = [dim for dim in parts if dim not in ("heads", "kv_heads", "mlp", "vocab")]
-    elif axis in activations.axes("stream"):
+    elif axis in activations.axes("stream") and axis not in activations.axes("length"):
         phrases.append("a residual stream cut along its length")
     if parts:
         phrases.append(f"tensor parallelism of {listing(PARTS[dim] for dim in parts)}")

@@ -3,6 +3,7 @@
 `scripts/refresh_goldens.py` writes the files anew; their diff is what a review reads.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +20,9 @@ NUM_DEVICES = 8
 
 def run_of(model: str, length: int, global_batch: int, compute: str) -> RunConfig:
     """A run of a model file on random tokens."""
+    sizes = config_file.read(str(ROOT / "configs" / "models" / f"{model}.py"), "model").values
     values = dict(
-        model=config_file.read(str(ROOT / "configs" / "models" / f"{model}.py"), "model").values,
+        model={**sizes, "max_length": max(length, sizes["max_length"])},
         data=dict(kind="synthetic", length=length),
         precision=dict(compute=compute),
         global_batch=global_batch,
@@ -36,8 +38,11 @@ def golden_files() -> Iterator[tuple[Path, str]]:
     tiny = run_of("tiny", length=512, global_batch=16, compute="float32")
     for layout in LAYOUTS:
         values = config_file.read(str(layout), "layout").values
+        if math.prod(size for size in values["mesh"].values() if size > 0) > NUM_DEVICES:
+            continue  # of a published run: shown at its own size below
         yield FOLDER / f"tiny_{layout.stem}.txt", report_text(make_report(tiny, values, layout.stem, NUM_DEVICES))
     yield FOLDER / "llama3_405b_tensor_zero3_16384.txt", large_text()
+    yield FOLDER / "llama3_405b_128k_16384.txt", long_text()
 
 
 def large_text() -> str:
@@ -46,3 +51,10 @@ def large_text() -> str:
     values = config_file.read(str(ROOT / "configs" / "layouts" / "tensor_zero3.py"), "layout").values
     values["mesh"]["tensor"] = 8
     return report_text(make_report(run, values, "tensor_zero3", 16384, fast_devices=8))
+
+
+def long_text() -> str:
+    """Llama 3 405B at 131,072 tokens under the published layout on 16,384 devices."""
+    run = run_of("llama3_405b", length=131072, global_batch=128, compute="bfloat16")
+    values = config_file.read(str(ROOT / "configs" / "layouts" / "llama3_405b_128k.py"), "layout").values
+    return report_text(make_report(run, values, "llama3_405b_128k", 16384, fast_devices=8))

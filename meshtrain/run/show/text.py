@@ -67,7 +67,7 @@ def _heading_facts(report: Report) -> list[str]:
 def _balance(window: int | None, blocks: Sequence[int]) -> str:
     """The work of attention on each shard of the length, as counted from the ring's schedule."""
     layers = "causal" if window is None else f"window {window:,}"
-    listed = ", ".join(map(str, blocks)) if len(blocks) <= 16 else f"{min(blocks):,} to {max(blocks):,}"
+    listed = ", ".join(map(str, blocks)) if len(blocks) <= 8 else f"{min(blocks):,} to {max(blocks):,}"
     slowest = max(blocks) * len(blocks) / sum(blocks)
     verdict = "even" if slowest < 1.005 else f"the most is {slowest:.2f} times the mean"
     return f"work of the {len(blocks)} shards in a {layers} layer, in blocks of queries and keys: {listed} ({verdict})"
