@@ -55,7 +55,7 @@ class Attention(nnx.Module):
             mask=Mask(window=window, softcap=config.attention_softcap, scale=config.attention_scale),
             place=place,
         )
-        out_BTNH = place.constrain(checkpoint_name(out_BTNH, "attention"), "batch", "length", "heads", "head_dim")
+        out_BTNH = place.constrain(out_BTNH, "batch", "length", "heads", "head_dim")
         y_BTD = place.constrain(product("btnh,nhd->btd", out_BTNH, [self.output], place), "batch", "stream", "embed")
         return y_BTD if self.output_bias is None else y_BTD + use(self.output_bias, place).astype(y_BTD.dtype)
 

@@ -87,9 +87,10 @@ def run_layers(
     if period > 1:
         layers = jax.tree.map(lambda w: w.reshape(num_layers // period, period, *w.shape[1:]), layers)
     starts = first + jnp.arange(0, num_layers, period, dtype=jnp.int32)
+    num_real = num_layers if count is None else count
 
     def group_if_real(x_BTD: jax.Array, scanned: tuple[dict[str, Any], jax.Array]) -> tuple[jax.Array, None]:
-        real = scanned[1] - first < count
+        real = scanned[1] - first < num_real
         if given.place.axes("length"):  # devices must not part ways around the exchange of keys: compute, and mask
             return jnp.where(real, group(x_BTD, scanned)[0], x_BTD), None
         same = lambda x_BTD, _: (given.place.constrain(x_BTD, "batch", "stream", "embed"), None)  # noqa: E731

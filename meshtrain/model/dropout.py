@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Integer
 
+from meshtrain.model import random
+
 # Where a layer drops, as folded into the key; the embeddings count as a layer of their own.
 EMBEDDING, ATTENTION, MLP = 0, 1, 2
 
@@ -21,20 +23,20 @@ class Dropout:
     rate: float
     key: jax.Array
     index: jax.Array  # [B]
+    token: jax.Array  # [T]: which token of its row stands in each column
 
-    def __call__(self, x_BTD: Float[Array, "B T D"], layer: jax.Array | int, site: int) -> Float[Array, "B T D"]:
+    def __call__(self, x_BTD: Float[Array, "B T D"], layer: jax.Array | int, site: jax.Array | int) -> Float[Array, "B T D"]:
         """x with elements zeroed at random and the others divided by 1 - rate. `layer` is -1 for the embeddings."""
-        key = jax.random.fold_in(jax.random.fold_in(self.key, site), jnp.asarray(layer + 1, jnp.uint32))
-        keep = keep_mask(key, self.index, x_BTD.shape[1], x_BTD.shape[2], self.rate)
+        key = random.threefry(random.words(self.key), site, layer + 1)
+        keep = keep_mask(key, self.index, self.token, x_BTD.shape[2], self.rate)
         return jnp.where(keep, x_BTD / jnp.asarray(1 - self.rate, x_BTD.dtype), jnp.zeros((), x_BTD.dtype))
 
 
-def keep_mask(key: jax.Array, index_B: Integer[Array, " B"], length: int, width: int, rate: float) -> jax.Array:
-    """bool [B, length, width]: true with probability 1 - rate, in steps of 2^-16, from one 16-bit draw an element."""
-
-    def token(row_key: jax.Array, place_in_row: jax.Array) -> jax.Array:
-        return jax.random.bits(jax.random.fold_in(row_key, place_in_row), (width,), jnp.uint16)
-
-    rows = jax.vmap(lambda index: jax.random.fold_in(key, index))(index_B.astype(jnp.uint32))
-    draws = jax.vmap(jax.vmap(token, (None, 0)), (0, None))(rows, jnp.arange(length, dtype=jnp.uint32))
-    return draws >= jnp.uint16(round(rate * 2**16))
+def keep_mask(
+    key: random.Words, index_B: Integer[Array, " B"], token_T: Integer[Array, " T"], width: int, rate: float
+) -> jax.Array:
+    """bool [B, T, width]: true with probability 1 - rate, from 32 bits an element."""
+    row_keys = tuple(word[:, None, None] for word in random.threefry(key, 0, index_B))
+    place_in_row, lane = token_T[:, None], jnp.arange(width)
+    bits, _ = random.threefry((row_keys[0], row_keys[1]), place_in_row, lane)
+    return bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 
 from meshtrain.layout import Placement
+from meshtrain.layout.order import token_of
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.dropout import Dropout
 from meshtrain.model.rotary import rotary_tables
@@ -29,7 +31,9 @@ def make_inputs(
     positions_BT = batch["positions"]
     dropout = None
     if dropout_key is not None and config.dropout:
-        dropout = Dropout(config.dropout, dropout_key, batch["index_B"])
+        length = positions_BT.shape[1]
+        token_T = token_of(jnp.arange(length), place, length)
+        dropout = Dropout(config.dropout, dropout_key, batch["index_B"], token_T)
     tables = None
     if config.positions == "rotary":
         cos, sin = rotary_tables(positions_BT, config)

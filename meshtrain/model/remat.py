@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-NAMES = ("query", "key", "value", "attention", "attention_lse")
+NAMES = ("query", "key", "value", "attention_out", "attention_lse")
 DOTS = (*NAMES, "stream", "hidden")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 
 from meshtrain.layout import ArraySpec, Placement
+from meshtrain.model import random
 
 # How a weight starts: all of one value, or normal with this standard deviation.
 Start = tuple[str, float]
@@ -53,13 +54,11 @@ def draw(module: nnx.Module, key: jax.Array, prefix: str = "", num_layers: int |
 
     def numbers(path: tuple[str, ...], param: nnx.Param) -> jax.Array:
         shape, (kind, value) = param.get_value().shape, param.get_metadata("start")
+        shape = shape if num_layers is None else (num_layers, *shape)
         if kind == "constant":
-            return jnp.full(shape if num_layers is None else (num_layers, *shape), value, jnp.float32)
-        own = jax.random.fold_in(key, zlib.crc32("/".join((prefix, *path)).encode()))
-        if num_layers is None:
-            return value * jax.random.normal(own, shape, jnp.float32)
-        keys = jax.vmap(lambda layer: jax.random.fold_in(own, layer))(jnp.arange(num_layers))
-        return value * jax.vmap(lambda k: jax.random.normal(k, shape, jnp.float32))(keys)
+            return jnp.full(shape, value, jnp.float32)
+        name = "/".join((prefix, *path) if prefix else path)
+        return value * random.normal(random.threefry(random.words(key), 0, zlib.crc32(name.encode())), shape)
 
     return _nest({path: numbers(path, param) for path, param in nnx.to_flat_state(nnx.state(module))})
 

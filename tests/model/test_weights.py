@@ -1,0 +1,63 @@
+"""First weights: as described, from (key, path) alone, bitwise the same on every mesh."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+from meshtrain.layout import Layout, place
+from meshtrain.layout.array import map_specs
+from meshtrain.model import ModelConfig, describe, initialize
+from tests.model.families import FAMILIES, LLAMA, SIZES
+
+KEY = jax.random.key(0)
+TINY = ModelConfig(**importlib.import_module("configs.models.tiny").get_config().to_dict())
+
+first_weights = jax.jit(initialize, static_argnums=0)
+
+
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+def test_weights_are_as_described(config: ModelConfig) -> None:
+    map_specs(
+        lambda spec, x: np.testing.assert_equal((x.shape, x.dtype), (spec.shape, spec.dtype)),
+        describe(config),
+        jax.eval_shape(lambda key: initialize(config, key), KEY),
+    )
+
+
+def test_scales_are_one_biases_zero_and_matrices_have_their_deviation() -> None:
+    config = ModelConfig(**{**SIZES, "embed": 64, "mlp": 96}, attention_bias=True)
+    params = first_weights(config, KEY)
+    assert (params["layers"]["attention_norm"]["scale"] == 1).all()
+    assert (params["layers"]["attention"]["key_bias"] == 0).all()
+    # the standard deviation of n draws is known to 1 / sqrt(2 n); 5 of those
+    for path, std in {"up": 0.02, "down": 0.02 / 2}.items():
+        w = params["layers"]["mlp"][path]
+        assert abs(float(w.std()) / std - 1) < 5 / (2 * w.size) ** 0.5
+
+
+def test_a_weight_depends_on_key_and_path_alone() -> None:
+    base = first_weights(LLAMA, KEY)
+    deeper = first_weights(ModelConfig(**{**SIZES, "num_layers": 3}), KEY)
+    other = first_weights(ModelConfig(**SIZES, qk_norm=True, attention_bias=True, tied=True), KEY)
+    for name in ("query", "key", "value"):
+        w = base["layers"]["attention"][name]
+        np.testing.assert_array_equal(w, deeper["layers"]["attention"][name][:2])
+        np.testing.assert_array_equal(w, other["layers"]["attention"][name])
+        assert (w[0] != w[1]).all()
+    assert (base["layers"]["attention"]["key"] != base["layers"]["attention"]["value"]).all()
+    assert (base["layers"]["mlp"]["up"] != base["layers"]["mlp"]["gate"]).all()
+    assert (base["embedding"]["table"] != base["output"]["table"]).all()
+    assert (base["embedding"]["table"] != first_weights(LLAMA, jax.random.key(1))["embedding"]["table"]).all()
+
+
+@pytest.mark.parametrize("name", ["tensor_zero3", "rows_columns"])
+def test_first_weights_are_bitwise_the_same_on_every_mesh(name: str) -> None:
+    layout = Layout.parse(importlib.import_module(f"configs.layouts.{name}").get_config().to_dict(), name=name)
+    shardings = place(layout).shardings("optimizer", describe(TINY))
+    assert any(not sharding.is_fully_replicated for sharding in jax.tree.leaves(shardings))
+
+    alone = first_weights(TINY, KEY)
+    spread = jax.jit(lambda key: initialize(TINY, key), out_shardings=shardings)(KEY)
+    jax.tree.map(lambda one, two: np.testing.assert_array_equal(np.asarray(one), np.asarray(two)), alone, spread)
