@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshtrain.layout import ArraySpec, Placement, Tree, map_specs
-from meshtrain.layout.padding import pad_tree, physical_specs
+from meshtrain.layout.padding import arrange_tree, pad_tree, physical_specs, rearranges
 from meshtrain.model import ModelConfig, describe, initialize
 from meshtrain.step.optimizer import OptimizerConfig, make_optimizer, optimizer_specs
 
@@ -65,3 +65,15 @@ def abstract_state(specs: TrainState, place: Placement) -> TrainState:
         physical_specs(specs, place),
         state_shardings(specs, place),
     )
+
+
+def make_device_order(specs: Tree, place: Placement, *, back: bool = False) -> Callable[[Tree], Tree]:
+    """The function that brings the layers of the state's arrays from the model's order to that of the devices.
+
+    With `back` the other way. Shapes are physical on both sides. A checkpoint holds the model's order: how a pipeline
+    deals layers out concerns no file. Where the orders are the same, the function gives back what it was given.
+    """
+    if not rearranges(specs, place):
+        return lambda tree: tree
+    shardings = place.shardings("optimizer", physical_specs(specs, place))
+    return jax.jit(lambda tree: arrange_tree(tree, specs, place, back=back), out_shardings=shardings)
