@@ -125,15 +125,15 @@ class _Chunk:
         first = axes.first_row(table_VD)
         self.label = labels_C - first
         raw_CV = _dot(x_CD, table_VD, 1, 1)
-        self.logits_CV = _cap(raw_CV, loss)
+        self.logits_CV = logits_CV = _cap(raw_CV, loss)
         self.column = lax.broadcasted_iota(jnp.int32, raw_CV.shape, 1)
         rows_everywhere = table_VD.shape[0] * _size(axes)
         if loss.num_vocab < rows_everywhere:
             real = self.column < loss.num_vocab - first
-            self.logits_CV = jnp.where(real, self.logits_CV, HIDDEN)
-        largest = self.logits_CV.max(1)
+            logits_CV = jnp.where(real, logits_CV, HIDDEN)
+        largest = logits_CV.max(1)
         self.largest = lax.pmax(largest, axes.vocab) if axes.vocab else largest
-        self.exp_CV = jnp.exp(self.logits_CV - self.largest[:, None])
+        self.exp_CV = jnp.exp(logits_CV - self.largest[:, None])
         owned = (self.label >= 0) & (self.label < table_VD.shape[0])
         place = jnp.clip(self.label, 0, table_VD.shape[0] - 1)
         picked = _cap(jnp.take_along_axis(raw_CV, place[:, None], 1)[:, 0], loss) - self.largest

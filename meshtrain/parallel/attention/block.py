@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from meshtrain.parallel.attention import looped, unrolled
@@ -40,7 +41,7 @@ def block_attention_forward(
     mask: Mask,
     causal_skip: bool = False,
     scores: int = SCORES,
-    dtype: jnp.dtype | None = None,
+    dtype: DTypeLike | None = None,
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T"]]:
     """(output, log-sum-exp). The output in `dtype` (default: q's), the log-sum-exp float32, EMPTY where no key is seen.
 
@@ -77,7 +78,7 @@ def block_attention_backward(
     mask: Mask,
     causal_skip: bool = False,
     scores: int = SCORES,
-    dtype: jnp.dtype | None = None,
+    dtype: DTypeLike | None = None,
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"]]:
     """(dq, dk, dv) in `dtype` (default: that of q, k, v).
 

@@ -94,9 +94,7 @@ def tile_backward(
     return dq * mask.scale, dk * mask.scale, dv
 
 
-def merge(
-    out: jax.Array, lse: jax.Array, more_out: jax.Array, more_lse: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def merge(out: jax.Array, lse: jax.Array, more_out: jax.Array, more_lse: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Output and log-sum-exp over the keys of both: float32 [..., H] and [...]. Both EMPTY stays 0 and EMPTY."""
     largest = jnp.maximum(lse, more_lse)
     weight, more = jnp.exp(lse - largest), jnp.exp(more_lse - largest)
