@@ -8,6 +8,7 @@ one device is not computed there. The ring runs these very tables, and the balan
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -94,10 +95,9 @@ def _needed(schedule: Schedule, device: int, holder: int) -> list[Pair]:
     ]
 
 
-def _seen(ahead: np.ndarray | int, size: int, window: int | None) -> np.ndarray:
+def _seen(ahead: Any, size: int, window: int | None) -> Any:
     """Whether any query of a block sees any key of a block that lies `ahead` blocks of `size` tokens before it."""
-    ahead = np.asarray(ahead)
-    seen = ahead >= 0
+    seen = np.greater_equal(ahead, 0)
     return seen if window is None else seen & ((ahead - 1) * size + 1 < window)
 
 
