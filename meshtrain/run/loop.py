@@ -78,8 +78,13 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     order = row_order(placement, config.data.length)
     batches = cleanup.enter_context(
         Batches(
-            data.train, placement, global_batch=config.global_batch, start_step=first, stop_step=config.steps, order=order
-        )  # fmt: skip
+            data.train,
+            placement,
+            global_batch=config.global_batch,
+            start_step=first,
+            stop_step=config.steps,
+            order=order,
+        )
     )
     evaluate_batch = make_eval_step(startup.step_config(config), placement)
     evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.global_batch, config.eval_batches, order)

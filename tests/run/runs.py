@@ -80,15 +80,16 @@ class Process:
     """The trainer as a real process."""
 
     def __init__(self, *argv: str, cache: Path | None = None, **environment: str) -> None:
-        # No XLA_FLAGS of the tests: the trainer makes its own devices.
-        keep = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+        # The compiler's flags of this session, for the same numbers, but the trainer makes its own devices.
+        flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
+        keep = os.environ | {"XLA_FLAGS": " ".join(flags)}
         self.child = subprocess.Popen(
             [sys.executable, "-m", "meshtrain.train", *argv, f"--config.compilation_cache={cache or 'off'}"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=keep | environment,
         )  # fmt: skip
         self.output = ""
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = 180) -> None:
         """Returns when a line with `text` was printed."""
         assert self.child.stdout is not None
         deadline = time.monotonic() + seconds
@@ -101,7 +102,7 @@ class Process:
     def signal(self, number: int) -> None:
         self.child.send_signal(number)
 
-    def finish(self, seconds: float = 90) -> int:
+    def finish(self, seconds: float = 240) -> int:
         """Waits for the end; returns the exit code."""
         try:
             rest, _ = self.child.communicate(timeout=seconds)

@@ -46,14 +46,27 @@ def test_the_comparison_of_pieces_bites(
     assert abs(records(tmp_path)[8]["loss"] - records(unbroken)[8]["loss"]) > 5e-5
 
 
-@pytest.mark.parametrize(("layout", "devices"), [("single", 1), ("zero1", 4), ("tensor_zero3", 8)])
+STAGES = ["--layout.mesh.data=2", "--layout.mesh.stages=2", "--layout.rules.layers=stages"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "devices", "flags"),
+    [
+        ("single", 1, []),
+        ("zero3", 4, []),
+        pytest.param("tensor", 4, ["--layout.mesh.tensor=4"], marks=pytest.mark.slow),
+        pytest.param("tensor_zero3", 8, [], marks=pytest.mark.slow),
+        pytest.param("context_ring_zigzag", 8, [], marks=pytest.mark.slow),
+        pytest.param("ddp", 4, [*STAGES, "--layout.pipeline.microbatches=2"], marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_goes_on_under_another_layout(
-    tmp_path: Path, here: list[str], unbroken: Path, layout: str, devices: int
+    tmp_path: Path, here: list[str], unbroken: Path, layout: str, devices: int, flags: list[str]
 ) -> None:
     """Case K1, CLOSE: losses within 1e-5 of the unbroken run."""
     run = write_run(tmp_path)
     assert run_here(*run, *here, "--config.steps=5") == 0
-    assert run_here(*run, *here, f"--layout={LAYOUTS / layout}.py", f"--config.cpu_devices={devices}") == 0
+    assert run_here(*run, *here, f"--layout={LAYOUTS / layout}.py", f"--config.cpu_devices={devices}", *flags) == 0
     assert numbers(tmp_path, "loss")[:5] == numbers(unbroken, "loss")[:5]
     losses = [[record["loss"] for record in records(folder).values()] for folder in (tmp_path, unbroken)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
