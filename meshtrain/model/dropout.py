@@ -25,7 +25,9 @@ class Dropout:
     index: jax.Array  # [B]
     token: jax.Array  # [T]: which token of its row stands in each column
 
-    def __call__(self, x_BTD: Float[Array, "B T D"], layer: jax.Array | int, site: jax.Array | int) -> Float[Array, "B T D"]:
+    def __call__(
+        self, x_BTD: Float[Array, "B T D"], layer: jax.Array | int, site: jax.Array | int
+    ) -> Float[Array, "B T D"]:
         """x with elements zeroed at random and the others divided by 1 - rate. `layer` is -1 for the embeddings."""
         key = random.threefry(random.words(self.key), site, layer + 1)
         keep = keep_mask(key, self.index, self.token, x_BTD.shape[2], self.rate)

@@ -12,7 +12,7 @@ from meshtrain.layout import path_name, single_placement
 from meshtrain.model import ModelConfig, hidden_states
 from tests.model import reference
 from tests.model.families import FAMILIES, GEMMA2, GPT2, LLAMA, MISTRAL, make_batch, make_params
-from tests.model.steps import run
+from tests.model.steps import QUICK, run, training_function
 
 LENGTH = 12
 DOCUMENTS = [[12], [5, 7], [4, 3, 2]]  # the third row ends in padding
@@ -114,7 +114,8 @@ def test_a_window_reaches_through_as_many_layers_as_have_it() -> None:
 def test_bf16_weights_compute_in_bf16_close_to_float32() -> None:
     params, batch = make_params(LLAMA), make_batch(LLAMA, DOCUMENTS, LENGTH)
     half = jax.tree.map(lambda w: w.astype(jnp.bfloat16), params)
-    loss, states, gradients = run(half, LLAMA, batch)
+    step = jax.jit(training_function(LLAMA, single_placement()), compiler_options=QUICK)
+    (loss, states), gradients = step(half, batch, jax.random.key(0))
     assert states.dtype == jnp.bfloat16
     assert {g.dtype for g in jax.tree.leaves(gradients)} == {jnp.dtype(jnp.bfloat16)}
     assert loss.dtype == jnp.float32
