@@ -72,13 +72,6 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(
     assert re.fullmatch(rf"error: config\.workdir={workdir} cannot be written: .*\n", capsys.readouterr().err)
 
 
-def test_compiled_programs_are_not_kept_where_that_is_impossible(
-    tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_here(*write_run(tmp_path, steps=1), *here, "--config.compilation_cache=/dev/null/cache") == 0
-    assert "warning: compiled programs are not kept: /dev/null/cache" in capsys.readouterr().out
-
-
 def test_help_is_text_about_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_here("--help") == 0
     out = capsys.readouterr().out

@@ -75,6 +75,18 @@ def test_the_cache_is_the_configs_the_environments_or_the_users(monkeypatch: pyt
     assert distributed.cache_folder("/configured") == Path("/configured") / processor
 
 
+def test_compiled_programs_are_not_kept_where_that_is_impossible_or_not_wanted(tmp_path: Path, here: list[str]) -> None:
+    for folder, words in (("/dev/null/cache", "warning: compiled programs are not kept: /dev/null/cache"), ("off", "")):
+        said: list[str] = []
+        jax.config.update("jax_enable_compilation_cache", True)
+        distributed._use_cache(
+            load(parse([*write_run(tmp_path), f"--config.compilation_cache={folder}"])).config, said.append
+        )
+        assert not jax.config.jax_enable_compilation_cache
+        assert "".join(said).startswith(words)
+        assert bool(said) == bool(words)
+
+
 def test_a_damaged_entry_of_the_cache_is_replaced(tmp_path: Path, here: list[str]) -> None:
     config = load(parse([*write_run(tmp_path), f"--config.compilation_cache={tmp_path / 'cache'}"])).config
     said: list[str] = []
