@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         dict(
             model=gpt2_1b5.get_config(),
-            data=dict(paths=["corpora/webtext"], length=1024),
+            data=dict(paths=["corpora/webtext"], length=1024, isolate_documents=False),
             optimizer=dict(
                 learning_rate=1.5e-4,
                 b2=0.999,

@@ -1,6 +1,6 @@
 """Llama 3 405B: tensor parallelism over the 8 GPUs of a node, ZeRO-3 over all nodes, bf16, 16.8e6 tokens a step.
 
-    python -m meshtrain.train --config configs/runs/llama3_405b.py --layout.mesh.tensor=8 --layout.remat=full
+    python -m meshtrain.train --config configs/runs/llama3_405b.py
 
 Needs at least 1,024 GPUs of 80 GB: the state alone is 4.06e11 parameters x 16 bytes = 6.5e12 bytes. Learning rate,
 warm-up and batch (that of the later part of the run) as in The Llama 3 Herd of Models (2024), section 3.4.1.
@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         dict(
             model=llama3_405b.get_config(),
-            data=dict(paths=["corpora/text"], length=8192),
+            data=dict(paths=["corpora/text"], length=8192, isolate_documents=False),
             optimizer=dict(learning_rate=8e-5, weight_decay=0.1, schedule=dict(warmup=8000, final=0.01, steps=1200000)),
             precision=dict(compute="bfloat16"),
             global_batch=2048,
@@ -24,6 +24,6 @@ def get_config() -> ConfigDict:
             eval_batches=20,
             checkpoint=dict(every=500, keep_last=3, keep_every=20000),
             workdir="runs/llama3_405b",
-            layout="configs/layouts/tensor_zero3.py",
+            layout="configs/layouts/tensor8_zero3.py",
         )
     )

@@ -50,7 +50,8 @@ class DataConfig:
     weights: tuple[float, ...] = ()
     # Tokens of a row.
     length: int = 512
-    # Whether each document is a segment of its own, blind to the others in its row.
+    # Whether each document is a segment of its own, blind to the others in its row. If not, a row is one document:
+    # on GPUs cuDNN's flash attention then serves, which cannot keep documents apart.
     isolate_documents: bool = True
     # Whether each epoch cuts the stream at other places.
     shift_windows: bool = False
@@ -58,6 +59,11 @@ class DataConfig:
     verify: bool = False
     # What to prepare where the (only) path does not exist yet; its `output` is that path.
     prepare: PrepareConfig | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Whether rows may hold several documents that are kept apart."""
+        return self.kind == "tokens" and self.isolate_documents
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", _strings("data.paths", self.paths))

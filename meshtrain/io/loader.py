@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshtrain.errors import InputError
-from meshtrain.io.rows import FIELDS, IntArray, Rows, Source
+from meshtrain.io.rows import IntArray, Rows, Source, batch_fields
 
 if TYPE_CHECKING:
     import jax
@@ -27,7 +27,9 @@ Batch = dict[str, "jax.Array"]
 
 
 class Batches(Iterator[Batch]):
-    """Batches of global arrays: FIELDS, each int32 [global_batch, length], and "index_B" uint32 [global_batch].
+    """Batches of global arrays: rows.FIELDS, each int32 [global_batch, length], and "index_B" uint32 [global_batch].
+
+    packed: whether rows hold documents to keep apart; if not, the batch has no "segments".
 
     The tokens of a row stand in the layout's order (or in `order`): what arrives on a device is what it works on.
     `seconds_waited` sums the time that `next` spent waiting for rows: what the data costs the training.
@@ -42,6 +44,7 @@ class Batches(Iterator[Batch]):
         start_step: int = 0,
         stop_step: int | None = None,
         order: IntArray | None = None,
+        packed: bool = True,
         num_threads: int = NUM_THREADS,
         num_ahead: int = NUM_AHEAD,
     ) -> None:
@@ -56,6 +59,7 @@ class Batches(Iterator[Batch]):
             raise ValueError(f"order is not a permutation of the {source.length} columns of a row")
         self.seconds_waited = 0.0
         self._source, self._global_batch, self._order = source, global_batch, order
+        self._fields = batch_fields(packed)
         shape = (global_batch, source.length)
         self._sharding = place.sharding("activations", ("batch", "length"), shape)
         self._index_sharding = place.sharding("activations", ("batch",), shape[:1])
@@ -105,7 +109,8 @@ class Batches(Iterator[Batch]):
 
         samples = (np.arange(shape[0]) + step * self._global_batch).astype(np.uint32)  # modulo 2^32
         batch: Batch = {
-            name: jax.make_array_from_callback(shape, self._sharding, partial(part, rows[name])) for name in FIELDS
+            name: jax.make_array_from_callback(shape, self._sharding, partial(part, rows[name]))
+            for name in self._fields
         }
         batch["index_B"] = jax.make_array_from_callback(shape[:1], self._index_sharding, lambda index: samples[index])
         return batch

@@ -13,6 +13,11 @@ Rows = dict[str, IntArray]
 FIELDS = ("tokens", "labels", "positions", "segments")
 
 
+def batch_fields(packed: bool) -> tuple[str, ...]:
+    """The fields that a batch needs: without documents to keep apart, no segments."""
+    return FIELDS if packed else tuple(name for name in FIELDS if name != "segments")
+
+
 class Source(Protocol):
     """Rows by random access."""
 

@@ -52,7 +52,7 @@ class Attention(nnx.Module):
             checkpoint_name(v_BSKH, "value"),
             positions_BT=given.positions,
             segments_BT=given.segments,
-            mask=Mask(window=window, softcap=config.attention_softcap, scale=config.attention_scale),
+            mask=Mask(config.attention_scale, window, config.attention_softcap, given.packed),
             place=place,
         )
         out_BTNH = place.constrain(out_BTNH, "batch", "length", "heads", "head_dim")

@@ -20,6 +20,7 @@ class Inputs:
     place: Placement
     positions: jax.Array  # [B, T], restarting in each document
     segments: jax.Array  # [B, T], 1, 2, .. per document, 0 for padding
+    packed: bool  # whether a row may hold several documents, which attention has to keep apart
     tables: tuple[jax.Array, jax.Array] | None
     dropout: Dropout | None
 
@@ -27,8 +28,13 @@ class Inputs:
 def make_inputs(
     batch: Mapping[str, jax.Array], config: ModelConfig, place: Placement, dropout_key: jax.Array | None
 ) -> Inputs:
-    """Inputs of a batch. Nothing is dropped without a key; with one, the batch's `index_B` says the masks."""
+    """Inputs of a batch. Nothing is dropped without a key; with one, the batch's `index_B` says the masks.
+
+    A batch without `segments` has one document a row; padding then stands at the end, where no token sees it.
+    """
     positions_BT = batch["positions"]
+    packed = "segments" in batch
+    segments_BT = batch["segments"] if packed else jnp.ones_like(positions_BT)
     dropout = None
     if dropout_key is not None and config.dropout:
         length = positions_BT.shape[1]
@@ -38,4 +44,4 @@ def make_inputs(
     if config.positions == "rotary":
         cos, sin = rotary_tables(positions_BT, config)
         tables = cos, sin
-    return Inputs(place, positions_BT, batch["segments"], tables, dropout)
+    return Inputs(place, positions_BT, segments_BT, packed, tables, dropout)

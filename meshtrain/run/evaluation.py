@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 
 from meshtrain.io.loader import evaluation_batches
 from meshtrain.io.windows import HeldOutWindows
@@ -22,12 +21,12 @@ class Evaluation:
         held_out: Mapping[str, HeldOutWindows],
         evaluate: Callable[..., LossSums],
         place: Placement,
-        global_batch: int,
         max_batches: int | None,
-        order: np.ndarray | None,
+        reading: Mapping[str, Any],
     ) -> None:
+        """max_batches: the most batches of one evaluation, or None. reading: options of `evaluation_batches`."""
         self._held_out, self._evaluate, self._place = dict(held_out), evaluate, place
-        self._global_batch, self._max_batches, self._order = global_batch, max_batches, order
+        self._max_batches, self._reading = max_batches, reading
 
     def __bool__(self) -> bool:
         return bool(self._held_out)
@@ -62,8 +61,7 @@ class Evaluation:
         """(summed cross-entropy, counted tokens) of one set, added up in float64."""
         ce, num_tokens = 0.0, 0
         waiting: LossSums | None = None
-        read = evaluation_batches(windows, self._place, global_batch=self._global_batch, order=self._order)
-        with read as batches:
+        with evaluation_batches(windows, self._place, **self._reading) as batches:
             for number, batch in enumerate(batches):
                 if stopped():
                     return None

@@ -84,10 +84,12 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
             start_step=first,
             stop_step=config.steps,
             order=order,
+            packed=config.data.packed,
         )
     )
     evaluate_batch = make_eval_step(startup.step_config(config), placement)
-    evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.global_batch, config.eval_batches, order)
+    reading = dict(global_batch=config.global_batch, order=order, packed=config.data.packed)
+    evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.eval_batches, reading)
     train_step = step_work.result()
 
     # The records: what lies beyond the first step is cut off, for it will be done again.

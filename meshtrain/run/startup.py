@@ -12,7 +12,7 @@ import numpy as np
 from meshtrain.errors import InputError
 from meshtrain.io import checkpoint
 from meshtrain.io.checkpoint_folder import Saved
-from meshtrain.io.rows import Source
+from meshtrain.io.rows import Source, batch_fields
 from meshtrain.io.sources import ensure_prepared, open_held_out, open_train
 from meshtrain.io.windows import HeldOutWindows
 from meshtrain.layout import Layout, Placement, place
@@ -75,10 +75,7 @@ def compile_step(config: RunConfig, specs: TrainState, placement: Placement, pro
     shape = (config.global_batch, config.data.length)
     rows = placement.sharding("activations", ("batch", "length"), shape)
     index = placement.sharding("activations", ("batch",), shape[:1])
-    batch = {
-        name: jax.ShapeDtypeStruct(shape, np.int32, sharding=rows)
-        for name in ("tokens", "labels", "positions", "segments")
-    }
+    batch = {name: jax.ShapeDtypeStruct(shape, np.int32, sharding=rows) for name in batch_fields(config.data.packed)}
     batch["index_B"] = jax.ShapeDtypeStruct(shape[:1], np.uint32, sharding=index)
     step = make_train_step(step_config(config), placement)
     rate = jax.ShapeDtypeStruct((), np.float32)
