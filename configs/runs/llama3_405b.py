@@ -2,8 +2,9 @@
 
     python -m meshtrain.train --config configs/runs/llama3_405b.py
 
-That is for 16,384 GPUs, one sequence a node; with fewer, add microbatches: --layout.accumulate=16 on 1,024. Compiled for
-H100s, the step then takes 16.5 GB a device (4.8 of state), on 16,384 it takes 9.0. Learning rate, warm-up and batch (that of the later part of the run) as in The Llama 3 Herd of Models (2024), section 3.4.1.
+That is for 16,384 GPUs, one sequence a node; with fewer, add microbatches: --layout.accumulate=16 on 1,024. Compiled
+for H100s, the step then takes 16.5 GB a device (4.8 of state), on 16,384 it takes 9.0. Learning rate, warm-up and
+batch (that of the later part of the run) as in The Llama 3 Herd of Models (2024), section 3.4.1.
 """
 
 from ml_collections import ConfigDict

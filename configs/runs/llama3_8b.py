@@ -4,8 +4,9 @@
     python -m meshtrain.train --config configs/runs/llama3_8b.py
 
 State: 8.03e9 parameters x 12 bytes over 8 devices = 12 GB each. Compiled for H100s, the step takes 48 GB a device.
-Rows are one document for attention (isolate_documents=False), so that cuDNN's flash attention serves. Peak learning rate and batch as in The Llama 3 Herd of Models (2024), section 3.4 and table 3, warmed up in
-fewer steps because the run is shorter.
+Rows are one document for attention (isolate_documents=False), so that cuDNN's flash attention serves. Peak learning
+rate and batch as in The Llama 3 Herd of Models (2024), section 3.4 and table 3, warmed up in fewer steps because the
+run is shorter.
 """
 
 from ml_collections import ConfigDict

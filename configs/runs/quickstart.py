@@ -2,8 +2,8 @@
 
     python -m meshtrain.train --config configs/runs/quickstart.py
 
-The first start prepares the text (a 4,096-entry byte-level BPE, 3.5e6 tokens). The model has 4e6 parameters. Where there
-is no GPU, 8 virtual CPU devices take part: ZeRO-3 over 4, tensor parallelism over 2.
+The first start prepares the text (a 4,096-entry byte-level BPE, 3.5e6 tokens). The model has 4e6 parameters. Where
+there is no GPU, 8 virtual CPU devices take part: ZeRO-3 over 4, tensor parallelism over 2.
 
 Kill it and start it again, or go on under another layout: the same numbers come out.
 
