@@ -6,7 +6,7 @@ LAYOUT.py ...    the layouts to prove, anywhere on disk (default: the run's own)
 --config FILE    the run whose model (shrunk), optimizer and loss are used, with dotted overrides as in the trainer
 --against FILE   another layout as the reference (default: one device)
 --steps N        training steps (default 3)
---devices N      virtual CPU devices (default 8)
+--devices N      virtual CPU devices (default 8, or more where a mesh has more than 3 axes)
 
 Exit codes: 0 all are equal, 1 one differs, 2 one is refused or the input is wrong.
 """
@@ -41,6 +41,7 @@ def prove_all(argv: Sequence[str]) -> int:
     if arguments.help:
         print(__doc__)
         return 0
+    from meshtrain.run import proof
     from meshtrain.run.config import load
     from meshtrain.run.distributed import set_up
 
@@ -49,18 +50,16 @@ def prove_all(argv: Sequence[str]) -> int:
 
     requests = [load(replace(arguments, layout=file)) for file in files] or [load(arguments)]
     against = load(replace(arguments, layout=flags["against"])) if "against" in flags else None
-    num_devices = flags.get("devices", 8)
-    first = requests[0]
+    first, asked = requests[0], [*requests, *([against] if against else [])]
+    num_devices = flags.get("devices") or proof.devices_needed(request.layout for request in asked)
     config = replace(first.config, cpu_devices=num_devices)
     set_up(replace(first, config=config, flags=first.flags | {"cpu_devices"}), say)
-
-    from meshtrain.run import proof
 
     names = [request.layout_name for request in requests]
     names = [name if names.count(name) == 1 else file for name, file in zip(names, files or names, strict=True)]
     layouts = [proof.Declared(name, request.layout) for name, request in zip(names, requests, strict=True)]
     reference = proof.Declared(against.layout_name, against.layout) if against else None
-    made, placed = proof.prepare(config, layouts, reference, num_devices, flags.get("steps", 3))
+    made, placed = proof.prepare(config, layouts, reference, flags.get("devices"), flags.get("steps", 3))
     print(proof.preface(made), flush=True)
     verdicts = []
     for declared, place, findings in placed:

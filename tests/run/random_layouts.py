@@ -11,26 +11,10 @@ from hypothesis import strategies as st
 
 from meshtrain.layout import DIMS
 from meshtrain.layout.layout import REMAT, WEIGHT_CLASSES
-from meshtrain.model import ModelConfig
+from tests.run.proofs import MODELS
 
-NAMES = ("data", "tensor", "rows", "columns", "x", "fsdp", "a_b", "Ω")
+NAMES = ("data", "tensor", "rows", "columns", "x", "fsdp", "a_b", "_1")
 WEIGHT_DIMS = tuple(name for name, dim in DIMS.items() if dim.weight)
-LENGTH, BATCH = 16, 8
-
-MODELS = {
-    "llama": ModelConfig(2, 16, 4, 2, 4, 24, 29, LENGTH, init_std=0.25, tied=True),
-    "gpt": ModelConfig(
-        2, 16, 4, 4, 4, 32, 32, LENGTH, norm="layer", activation="gelu", positions="learned", attention_bias=True,
-        attention_output_bias=True, mlp_bias=True, init_std=0.25,
-    ),
-    "qwen": ModelConfig(
-        4, 8, 8, 4, 4, 16, 31, LENGTH, qk_norm=True, window=5, window_layers=(True, False), init_std=0.3
-    ),
-    "gemma": ModelConfig(
-        2, 24, 4, 1, 8, 20, 40, LENGTH, norm_plus_one=True, post_norms=True, activation="geglu", attention_softcap=5.0,
-        logit_softcap=3.0, embed_scale=2.0, tied=True, dropout=0.2, init_std=0.2,
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def constant_factor(found: np.ndarray, expected: np.ndarray) -> float | None:
 def _of_factor(factor: float, spec: ArraySpec, kind: str, place: Placement) -> Explanation:
     for value, reason, cause in _known_factors(place):
         if abs(factor - value) <= NEAR * abs(value):
-            return Explanation(f"is {_number(value)} times what it should be in every entry: {reason}", cause)
+            said = f"is {_number(value)} times what it should be in every entry"
+            return Explanation(f"{said}: {reason}" if reason else said, cause)
     return Explanation(
         f"is {factor:.6g} times what it should be in every entry",
         "No axis and no number of microbatches explains this factor; look for a weight of the loss or a scale.",
@@ -92,10 +93,10 @@ def _known_factors(place: Placement) -> Iterator[tuple[float, str, str]]:
             "1 over the number of microbatches (accumulate)",
             ("Microbatches are averaged where they must be summed (the loss is divided by the tokens of all of them)."),
         )
-    yield 2, "twice", "It is counted twice, such as a shared weight or a copy on two devices."
-    yield 0.5, "half", "One of two contributions is missing, such as one use of a shared weight."
+    yield 2, "", "It is counted twice, such as a shared weight or a copy on two devices."
+    yield 0.5, "", "One of two contributions is missing, such as one use of a shared weight."
     yield -1, "the sign is wrong", "Look for a gradient subtracted where it belongs added."
-    yield 1, "right but for single entries", "Look at the entries with the largest difference."
+    yield 1, "it is right but for single entries", "Look at the entries with the largest difference."
 
 
 def _of_parts(

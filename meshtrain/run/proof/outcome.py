@@ -72,7 +72,11 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
     metrics: list[dict[str, float]] = []
     gradients: Arrays = {}
     with Batches(
-        case.source, place, global_batch=case.global_batch, stop_step=case.num_steps, num_threads=1
+        case.source,
+        place,
+        global_batch=case.global_batch,
+        stop_step=case.num_steps,
+        num_threads=1,
     ) as batches:
         for batch in batches:
             compiled = compiled or step.lower(state, batch, rate).compile(compiler_options=LIGHT)

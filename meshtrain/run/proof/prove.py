@@ -5,7 +5,7 @@ or different, with the first wrong tensor in the order of the forward pass. A cr
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from meshtrain.errors import InputError
 from meshtrain.layout import Finding, Layout, Placement, build_mesh, named_specs, single_placement
 from meshtrain.layout.finding import ERROR, merge
+from meshtrain.layout.mesh import FILL
 from meshtrain.layout.roles import words
 from meshtrain.model import describe, initialize, loss_sums
 from meshtrain.run.config import RunConfig
@@ -25,7 +26,7 @@ from meshtrain.run.proof.explain import Explanation, explain
 from meshtrain.run.proof.order import order_of_use
 from meshtrain.run.proof.outcome import Case, Outcome, run_case
 from meshtrain.run.proof.rows import ProofRows
-from meshtrain.run.proof.shrink import Shrunk, shrink, shrink_mesh, shrink_pipeline
+from meshtrain.run.proof.shrink import Shrunk, least_devices, shrink, shrink_mesh, shrink_pipeline
 from meshtrain.run.proof.tolerance import Tolerances, tolerances
 from meshtrain.step import Precision, StepConfig, TrainState
 
@@ -33,6 +34,8 @@ from meshtrain.step import Precision, StepConfig, TrainState
 # With the usual 1e-8 it is the gradient's sign, which rounding decides where a gradient is almost 0.
 EPSILON = 0.1
 LEARNING_RATE = 0.02
+
+NUM_DEVICES = 8
 
 REFERENCE = "one device"
 
@@ -83,9 +86,12 @@ class Proof:
 
 
 def prepare(
-    config: RunConfig, layouts: Sequence[Declared], against: Declared | None, num_devices: int, num_steps: int
+    config: RunConfig, layouts: Sequence[Declared], against: Declared | None, num_devices: int | None, num_steps: int
 ) -> tuple[Proof, list[tuple[Declared, Placement, tuple[Finding, ...]]]]:
-    """Shrinks run and layouts, and runs the reference. Also each layout on its mesh, with what is wrong with it."""
+    """Shrinks run and layouts, and runs the reference. Also each layout on its mesh, with what is wrong with it.
+
+    num_devices: None for NUM_DEVICES, or more where a mesh has more axes than they can fill.
+    """
     everything = [*layouts, *([against] if against else [])]
     parsed = [_parse(declared, num_devices) for declared in everything]
     sound = [(layout, sizes) for layout, sizes, _ in parsed if layout is not None]
@@ -160,17 +166,24 @@ def _compared(verdict: Verdict, proof: Proof, outcome: Outcome, place: Placement
     return replace(verdict, comparison=comparison, first=first, explanation=explanation)
 
 
-def _parse(declared: Declared, num_devices: int) -> tuple[Layout | None, dict[str, int], list[Finding]]:
+def _parse(declared: Declared, num_devices: int | None) -> tuple[Layout | None, dict[str, int], list[Finding]]:
     """The layout and its sizes on the devices of the proof; None and findings where it cannot be read."""
     findings: list[Finding] = []
     try:
         layout = Layout.parse(declared.mapping, declared.name, findings=findings)
         if any(finding.severity == ERROR for finding in findings):
             return None, {}, findings
-        return shrink_pipeline(layout), shrink_mesh(layout.mesh, num_devices), findings
+        sizes = shrink_mesh(layout.mesh, num_devices or max(NUM_DEVICES, least_devices(layout.mesh.sizes.values())))
+        return shrink_pipeline(layout, sizes), sizes, findings
     except InputError as error:
         where, _, message = str(error).partition(": ")
         return None, {}, [*findings, Finding(ERROR, "refused", where, message)]
+
+
+def devices_needed(layouts: Iterable[Mapping[str, Any]]) -> int:
+    """How many devices a proof of these layouts takes where no number is asked for."""
+    sizes = [dict(layout.get("mesh") or {}).values() for layout in layouts]
+    return max(NUM_DEVICES, *(least_devices(mesh) for mesh in sizes))
 
 
 def _place(layout: Layout | None, sizes: dict[str, int]) -> Placement:
@@ -181,7 +194,7 @@ def _place(layout: Layout | None, sizes: dict[str, int]) -> Placement:
 
 
 def _shrunk_mesh(place: Placement) -> bool:
-    return any(size not in (-1, place.axis_sizes.get(axis)) for axis, size in place.layout.mesh.sizes.items())
+    return any(size not in (FILL, place.axis_sizes.get(axis)) for axis, size in place.layout.mesh.sizes.items())
 
 
 def _order(case: Case) -> list[str]:

@@ -7,7 +7,7 @@ needs padding wherever it is cut.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from meshtrain.errors import InputError
@@ -31,6 +31,11 @@ class Shrunk:
     changes: tuple[str, ...]
 
 
+def least_devices(sizes: Iterable[object]) -> int:
+    """How many devices a mesh needs for every axis of it to be larger than 1 (but those declared as 1)."""
+    return int(2 ** sum(size != 1 for size in sizes))
+
+
 def shrink_mesh(shape: MeshShape, num_devices: int) -> dict[str, int]:
     """Axis sizes on at most `num_devices` devices at which every axis larger than 1 is still larger than 1.
 
@@ -43,7 +48,7 @@ def shrink_mesh(shape: MeshShape, num_devices: int) -> dict[str, int]:
     except InputError:
         pass
     sizes = {axis: 1 if size == 1 else 2 for axis, size in shape.sizes.items()}
-    least = math.prod(sizes.values())
+    least = least_devices(shape.sizes.values())
     if least > num_devices:
         raise InputError(
             f"--devices: the mesh {' x '.join(shape.sizes)} has {sum(size > 1 for size in sizes.values())} axes larger"
@@ -87,11 +92,18 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
     return Shrunk(small, length, batch, _changes(model, small))
 
 
-def shrink_pipeline(layout: Layout) -> Layout:
-    """The layout without a declared number of layers for each piece, which is one for the whole model and mesh."""
-    if layout.pipeline is None or layout.pipeline.layers is None:
+def shrink_pipeline(layout: Layout, sizes: dict[str, int]) -> Layout:
+    """The layout with at most two pieces per stage and two microbatches per stage, its layers dealt out evenly."""
+    if layout.pipeline is None:
         return layout
-    return dataclasses.replace(layout, pipeline=dataclasses.replace(layout.pipeline, layers=None))
+    stages = math.prod(sizes[axis] for axis in layout.rules.axes("layers"))
+    small = dataclasses.replace(
+        layout.pipeline,
+        microbatches=min(layout.pipeline.microbatches, 2 * stages),
+        repeats=min(layout.pipeline.repeats, 2),
+        layers=None,
+    )
+    return dataclasses.replace(layout, pipeline=small)
 
 
 def _pieces(place: Placement) -> int:

@@ -69,29 +69,39 @@ def details(verdict: Verdict) -> str:
         lines += _wrap(f"{fault}.", 4)
     first = verdict.first
     if first is not None:
-        order = ", the first in the order of the forward pass" if first.what == "gradient" else ""
-        where = f"{first.what} {'of ' if first.what in ('gradient', 'parameter') else ''}{first.path}"
-        lines += _wrap(f"First: the {where} (error {first.error:.2g}, tolerance {first.tolerance:.1e}{order}).", 4)
+        order = ", in the order of the forward pass," if first.what == "gradient" else ""
+        where = first.path if first.what == "loss" else f"{first.what} of {first.path}"
+        size = f"error {first.error:.2g}, tolerance {first.tolerance:.1e}"
+        lines += _wrap(f"The first{order} is the {where} ({size}).", 4)
     if verdict.explanation is not None:
         lines += _wrap(str(verdict.explanation), 4)
-    return "\n".join([*lines, *_wrap(_extent(comparison), 4)])
+    if first is not None:
+        lines += _wrap(_extent(comparison), 4)
+    return "\n".join(lines)
 
 
 def _extent(comparison: Comparison) -> str:
-    """How far the damage goes: how many of each class are wrong, and whether the forward pass is right."""
-    wrong = {what: sum(d.too_large for d in comparison.of(what)) for what in CLASSES}
-    parts = [f"{wrong[what]} of {plural(len(comparison.of(what)), _noun(what))}" for what in CLASSES[1:]]
-    forward = any(d.too_large and d.path.endswith("step 1") for d in comparison.of("loss"))
-    start = (
-        "The loss of the first step is wrong already, so the forward pass differs"
-        if forward
-        else "The loss of the first step is right, so the forward pass agrees and the way back or the update differs"
-    )
+    """How far the damage goes: how many of each class are wrong, and which part of the step can have done it."""
+    wrong = {what: [d.too_large for d in comparison.of(what)] for what in CLASSES}
+    parts = [f"{sum(wrong[what])} of {plural(len(wrong[what]), what)}" for what in CLASSES[1:]]
+    forward = any(d.too_large for d in comparison.of("loss") if d.path.endswith("step 1"))
+    gradients = [d for d in comparison.of("gradient") if not d.path.startswith("(")]
+    right = [d.path for d in reversed(gradients) if not d.too_large]
+    after = next((n for n, d in enumerate(reversed(gradients)) if d.too_large), len(gradients))
+    if forward and not any(wrong["gradient"]):
+        start = "All gradients are right: only the loss that is reported is wrong, not the one that is differentiated"
+    elif forward:
+        start = "The loss of the first step is wrong already: the forward pass differs"
+    elif not any(wrong["gradient"]):
+        start = "Loss and gradients of the first step are right: the update differs"
+    elif after:
+        start = (
+            f"The loss of the first step is right: the forward pass agrees. In its order all gradients from"
+            f" {right[after - 1]} on are right, so the way back goes wrong just before that"
+        )
+    else:
+        start = "The loss of the first step is right: the forward pass agrees, and the way back differs from its start"
     return f"{start}. Wrong are {', '.join(parts)}."
-
-
-def _noun(what: str) -> str:
-    return what
 
 
 def _wrap(text: str, indent: int = 2) -> list[str]:

@@ -1,0 +1,60 @@
+"""Small models, their references on one device, and the verdict on a layout: shared by the tests of equality."""
+
+from functools import cache
+from typing import Any
+
+import jax
+
+from meshtrain.layout import Layout, Placement, build_mesh, single_placement
+from meshtrain.model import ModelConfig
+from meshtrain.run.proof import Declared, Proof, Verdict, details, make_proof, prove
+from meshtrain.run.proof.outcome import Case
+from meshtrain.run.proof.prove import EPSILON, LEARNING_RATE
+from meshtrain.run.proof.rows import ProofRows
+from meshtrain.run.proof.shrink import Shrunk
+from meshtrain.step import OptimizerConfig, StepConfig
+
+LENGTH, BATCH = 16, 8
+
+MODELS = {
+    "llama": ModelConfig(2, 16, 4, 2, 4, 24, 29, LENGTH, init_std=0.25, tied=True),
+    "gpt": ModelConfig(
+        2, 16, 4, 4, 4, 32, 32, LENGTH, norm="layer", activation="gelu", positions="learned", attention_bias=True,
+        attention_output_bias=True, mlp_bias=True, init_std=0.25,
+    ),
+    "qwen": ModelConfig(
+        4, 8, 8, 4, 4, 16, 31, LENGTH, qk_norm=True, window=5, window_layers=(True, False), init_std=0.3
+    ),
+    "gemma": ModelConfig(
+        2, 24, 4, 1, 8, 20, 40, LENGTH, norm_plus_one=True, post_norms=True, activation="geglu", attention_softcap=5.0,
+        logit_softcap=3.0, embed_scale=2.0, tied=True, dropout=0.2, init_std=0.2,
+    ),
+}  # fmt: skip
+
+
+@cache
+def proof_of(name: str, num_steps: int = 2, optimizer: str = "adamw") -> Proof:
+    """The reference of a model of MODELS, on one device."""
+    model = MODELS[name]
+    config = StepConfig(model, OptimizerConfig(optimizer, eps=EPSILON), z_loss=1e-3)
+    case = Case(config, ProofRows(model.vocab, LENGTH), BATCH, num_steps, LEARNING_RATE)
+    return make_proof(Shrunk(model, LENGTH, BATCH, ()), case, single_placement(), "one device")
+
+
+def place_on(num_devices: int, declared: dict[str, Any]) -> Placement:
+    """A layout on the first devices of the session."""
+    layout = Layout.parse(declared)
+    return Placement(layout, build_mesh(layout.mesh.resolve(num_devices), jax.devices()[:num_devices]))
+
+
+def verdict_on(proof: Proof, declared: dict[str, Any], num_devices: int = 8, initialize: bool = False) -> Verdict:
+    """The verdict on a layout. Its initial state is the reference's unless `initialize` asks for its own."""
+    start = None if initialize else proof.reference.start
+    return prove(proof, Declared("this", declared), place_on(num_devices, declared), start=start)
+
+
+def check_equal(proof: Proof, declared: dict[str, Any], num_devices: int = 8, initialize: bool = False) -> Verdict:
+    """Fails with the explanation unless the layout computes what the reference does."""
+    verdict = verdict_on(proof, declared, num_devices, initialize)
+    assert verdict.status == "equal", f"{declared}\n{details(verdict)}"
+    return verdict
