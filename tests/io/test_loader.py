@@ -96,6 +96,17 @@ def test_order_permutes_every_field_alike(source: Windows) -> None:
         Batches(source, single_placement(), global_batch=4, order=np.zeros(LENGTH, int))
 
 
+def test_the_order_of_the_layout_is_the_default(source: Windows) -> None:
+    """A zigzag over 4 shards: device i of the length gets chunks i and 7 - i of 2 tokens, of every field."""
+    declared = dict(mesh=dict(x=2, y=4), rules=dict(batch="x", length="y"), attention="ring", order="zigzag")
+    columns = [0, 1, 14, 15, 2, 3, 12, 13, 4, 5, 10, 11, 6, 7, 8, 9]
+    with Batches(source, place(Layout.parse(declared)), global_batch=4, stop_step=1) as batches:
+        batch, rows = next(batches), expected(source, 0, 4)
+    assert_equal(batch, {k: v[:, columns] if k in FIELDS else v for k, v in rows.items()})
+    shards = {(shard.index[0].start, shard.index[1].start): np.asarray(shard.data) for shard in batch["tokens"].addressable_shards}
+    np.testing.assert_array_equal(shards[2, 4], rows["tokens"][2:, [2, 3, 12, 13]])
+
+
 class Recording:
     """A source that remembers which rows it was asked for."""
 
