@@ -101,6 +101,8 @@ def _replicated_by_accident(place: Placement, used: Used) -> list[Finding]:
         local = {path: local_bytes(place, kind, spec) for path, spec, _ in used[kind]}
         for axis, size in place.axis_sizes.items():
             cut = sum(spec.num_bytes for _, spec, axes in used[kind] if axis in sum(axes, ()))
+            if place.layout.pipeline and axis in place.rules("use").axes("layers"):
+                continue  # a pipeline's stages share only the layers out; the weights at its ends belong to no layer
             if size == 1 or cut < MOST * sum(spec.num_bytes for _, spec, _ in used[kind]):
                 continue
             for path, spec, axes in used[kind]:

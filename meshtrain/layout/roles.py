@@ -45,8 +45,8 @@ def _roles_of(place: Placement, axis: str) -> list[str]:
     use, activations = place.rules("use"), place.rules("activations")
     phrases = []
     stage, shares_batch = zero_stage(place, axis), axis in activations.axes("batch")
-    if stage:
-        phrases.append(f"ZeRO-{stage}" + ("" if shares_batch else " storage (the batch is not cut over it)"))
+    if stage and (shares_batch or axis in activations.axes("length")):
+        phrases.append(f"ZeRO-{stage}")
     elif shares_batch:
         phrases.append("data parallelism")
     if axis in activations.axes("length"):
@@ -64,6 +64,8 @@ def _roles_of(place: Placement, axis: str) -> list[str]:
         phrases.append("a residual stream cut along its length")
     if parts:
         phrases.append(f"tensor parallelism of {listing(PARTS[dim] for dim in parts)}")
+    if stage and not phrases:
+        phrases.append(f"ZeRO-{stage} storage (the batch is not cut over it)")
     return phrases or [COPIES]
 
 

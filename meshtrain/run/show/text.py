@@ -36,7 +36,10 @@ def report_text(report: Report, pictures: Sequence[str] = ()) -> str:
         lines += [*_tables(report), *_totals(report), "", *_decay(report), ""]
         lines += ["WHO HOLDS WHAT: devices by their place in the mesh", "", *mesh_picture(report.place, WIDTH), ""]
         if num_chunks(report.place)[1] > 1:
-            lines += [*_wrapped("Positions are columns of the batch as it arrives: tokens dealt out in the zigzag."), ""]
+            lines += [
+                *_wrapped("Positions are columns of the batch as it arrives: tokens dealt out in the zigzag."),
+                "",
+            ]
         for path in pictures or _default_pictures(report):
             lines += [*picture_text(report, path), ""]
     return "\n".join([*lines, *findings_text(report.findings)])
@@ -50,7 +53,7 @@ def _heading_facts(report: Report) -> list[str]:
     over = f" ({' x '.join(place.axes('batch'))})" if parts > 1 else ""
     batch = f"{plural(report.global_batch, 'sequence')} x {report.length:,} tokens"
     fits = report.global_batch == each * parts * place.num_microbatches
-    split = f"= {each:,} a device x {parts:,} parts{over} x {plural(place.num_microbatches, 'microbatch')}"
+    split = f"= {each:,} a device x {plural(parts, 'part')}{over} x {plural(place.num_microbatches, 'microbatch')}"
     facts = {
         "mesh": f"{mesh}{'  (slowest-changing first)' if len(place.axis_sizes) > 1 else ''}",
         "batch": f"{batch} = {report.global_batch * report.length:,} tokens a step",
