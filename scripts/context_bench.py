@@ -1,4 +1,4 @@
-"""Tables about context parallelism, on 8 virtual CPU devices: balance, rounding, memory by length, a step of a long row.
+"""Tables about context parallelism on 8 virtual CPU devices: balance, rounding, memory by length, a step of a long row.
 
     python scripts/context_bench.py [balance] [rounding] [memory] [step]        (default: the first three)
         --layout context_ring_zigzag      the layout file, with context=8
@@ -125,7 +125,8 @@ def long_step(layout: str, length: int, document: int) -> None:
     _, metrics = compiled(state, batch, np.float32(1e-3))
     loss = float(metrics["loss"])
     what = "one document" if document >= length else f"documents of {document:,}"
-    print(f"\na step of {length:,} tokens ({what}) under {layout}: loss {loss:.4f}, {time.perf_counter() - began:.1f} s")
+    seconds = time.perf_counter() - began
+    print(f"\na step of {length:,} tokens ({what}) under {layout}: loss {loss:.4f}, {seconds:.1f} s")
 
 
 def main() -> None:

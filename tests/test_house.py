@@ -19,9 +19,6 @@ DOOR = 8
 
 # Axis names of the shipped layouts which are not also words that the package needs for something else.
 AXIS_NAMES = {"tensor", "columns", "replica", "shard"}
-    "model",
-    "context",
-}
 
 
 def name_of(path: Path) -> str:

@@ -11,9 +11,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         dict(
             mesh=dict(data=-1, context=2, tensor=2),
-            rules=dict(
-                batch="data", length="context", heads="tensor", kv_heads="tensor", mlp="tensor", vocab="tensor"
-            ),
+            rules=dict(batch="data", length="context", heads="tensor", kv_heads="tensor", mlp="tensor", vocab="tensor"),
             activations=dict(stream=("context", "tensor")),
             params=dict(embed=("data", "context")),
             attention="ring",

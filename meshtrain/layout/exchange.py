@@ -1,4 +1,4 @@
-"""How queries reach keys on other devices: the words of `attention` and `order`, and which axis of the length does what.
+"""How queries reach keys on other devices: what the words of `attention` ask of the axes that cut the length.
 
     gather     every device collects all keys and values
     ring       keys and values go round the devices, step by step

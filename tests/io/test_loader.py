@@ -103,7 +103,8 @@ def test_the_order_of_the_layout_is_the_default(source: Windows) -> None:
     with Batches(source, place(Layout.parse(declared)), global_batch=4, stop_step=1) as batches:
         batch, rows = next(batches), expected(source, 0, 4)
     assert_equal(batch, {k: v[:, columns] if k in FIELDS else v for k, v in rows.items()})
-    shards = {(shard.index[0].start, shard.index[1].start): np.asarray(shard.data) for shard in batch["tokens"].addressable_shards}
+    held = batch["tokens"].addressable_shards
+    shards = {(shard.index[0].start, shard.index[1].start): np.asarray(shard.data) for shard in held}
     np.testing.assert_array_equal(shards[2, 4], rows["tokens"][2:, [2, 3, 12, 13]])
 
 

@@ -47,18 +47,20 @@ def test_a_cut_length_needs_an_exchange() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("attention", "ring"), ("order", "zigzag")])
 def test_words_without_a_cut_length(key: str, value: str) -> None:
-    texts = said("warning", **{"mesh": dict(data=8), "rules": dict(batch="data"), key: value})
-    assert texts == [
-        f"{key}: '{value}' is for rows that are cut along their length, and no row cuts `length`. Write"
-        f" rules.length=AXIS (and activations.stream=AXIS), or {key}={'local' if key == 'attention' else 'contiguous'!r}."
-    ]
+    declared: dict[str, Any] = {"mesh": dict(data=8), "rules": dict(batch="data"), key: value}
+    (text,) = said("warning", **declared)
+    assert text.startswith(f"{key}: '{value}' is for rows that are cut along their length, and no row cuts `length`.")
+    default = {"attention": "local", "order": "contiguous"}[key]
+    assert text.endswith(f"Write rules.length=AXIS (and activations.stream=AXIS), or {key}='{default}'.")
 
 
 def test_the_stream_should_be_cut_too() -> None:
     (text,) = said("warning", **dict(GOOD, activations={}))
     assert text.startswith("rules.length: attention and MLP have their positions cut over context=4, but the residual")
     assert text.endswith('Write activations.stream="context".')
-    tensor = dict(mesh=dict(context=4, tensor=2), rules=dict(length="context", heads="tensor", kv_heads="tensor"))
+    tensor: dict[str, Any] = dict(
+        mesh=dict(context=4, tensor=2), rules=dict(length="context", heads="tensor", kv_heads="tensor")
+    )
     for stream in ("tensor", ("tensor", "context")):
         (text,) = said("warning", attention="ring", activations=dict(stream=stream), **tensor)
         assert text.endswith('Write activations.stream=("context", "tensor").')
@@ -75,7 +77,8 @@ def test_zigzag_takes_pairs_of_chunks() -> None:
 
 
 def test_zigzag_of_whole_rows() -> None:
-    assert any("the zigzag changes nothing" in text for text in said("note", **dict(GOOD, attention="ulysses", order="zigzag")))
+    texts = said("note", **dict(GOOD, attention="ulysses", order="zigzag"))
+    assert any("the zigzag changes nothing" in text for text in texts)
 
 
 def test_ulysses_shares_out_query_heads() -> None:

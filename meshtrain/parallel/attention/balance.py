@@ -10,8 +10,8 @@ BLOCKS = 4  # of each shard
 def balance(place: Placement, length: int, window: int | None) -> list[int]:
     """For each shard of the length, how many blocks of queries and keys it computes in a layer with this window.
 
-    Each shard's queries and keys are cut into BLOCKS blocks; one counts if any of its queries may see any of its keys in
-    a row that is one document. Shards that swap heads for length count as one. Empty where nothing is shared out.
+    Each shard's queries and keys are cut into BLOCKS blocks; a pair counts if any query of it may see any key in a row
+    that is one document. Shards that swap heads for length count as one. Empty where nothing is shared out.
     """
     num_shards, chunks = num_chunks(place)
     if num_shards == 1:

@@ -48,10 +48,14 @@ def gathered_attention(
     return _forward(q, k, v, positions, segments, how)[0]
 
 
-def _forward(q: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array, segments: jax.Array, how: Gathering) -> Any:
+def _forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array, segments: jax.Array, how: Gathering
+) -> Any:
     ids = jnp.stack([positions, segments])
     key, value = _collect(jnp.stack([k, v]), how)
-    out, lse = block_attention_forward(q, key, value, **named_ids(ids, _collect(ids, how)), mask=how.mask, scores=how.scores)
+    out, lse = block_attention_forward(
+        q, key, value, **named_ids(ids, _collect(ids, how)), mask=how.mask, scores=how.scores
+    )
     out, lse = checkpoint_name(out, "attention_out"), checkpoint_name(lse, "attention_lse")
     return out, (q, k, v, out, lse, ids)
 

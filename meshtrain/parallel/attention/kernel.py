@@ -28,7 +28,7 @@ def choose_kernel(kernel: str, mask: Mask, place: Placement, dtype: jnp.dtype, h
         raise InputError(f"kernel: there is no kernel {kernel!r}.{hint} One of: {' '.join(KERNELS)}.")
     reasons = cudnn_refusals(mask, platform_of(place), dtype, head_dim)
     if place.layout.attention in ("gather", "ring", "usp"):
-        reasons.append(f"it computes with a row's own keys, and attention={place.layout.attention!r} with those of others")
+        reasons.append(f"attention={place.layout.attention!r} computes with keys of other shards, which it cannot mask")
     if kernel == "cudnn" and reasons:
         raise InputError(f"kernel: 'cudnn' cannot be used: {'; '.join(reasons)}. kernel='xla' computes this.")
     chosen = kernel if kernel != "auto" else "xla" if reasons else "cudnn"

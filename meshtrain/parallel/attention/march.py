@@ -56,8 +56,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class March:
-    """A schedule and the axes that its devices are on, the first axis slowest. mesh: all axes with sizes, as declared.
-    """
+    """A schedule and the axes of its devices, the first axis slowest. mesh: all axes and sizes, as declared."""
 
     schedule: Schedule
     axes: tuple[str, ...]
@@ -74,7 +73,8 @@ class March:
             return tree
         # A permute over several axes numbers devices in the mesh's order, whatever order the axes are named in.
         sizes = {axis: size for axis, size in self.mesh if axis in self.axes}
-        numbers = np.arange(num).reshape(list(sizes.values())).transpose([list(sizes).index(a) for a in self.axes]).ravel()
+        places = np.arange(num).reshape(list(sizes.values()))
+        numbers = places.transpose([list(sizes).index(axis) for axis in self.axes]).ravel()
         pairs = [(int(numbers[device]), int(numbers[(device + by) % num])) for device in range(num)]
         return jax.tree.map(lambda x: lax.ppermute(x, tuple(sizes), pairs), tree)
 
@@ -110,7 +110,7 @@ def march(
     own: what goes round; held: what this device has of it in that step, already on its way to the next device. send: to
     be called on what must follow what goes round (the sum of its gradients): from where it was in the step before.
     """
-    first, *rest = march.schedule.steps
+    rest = march.schedule.steps[1:]
     held = march.send(own, rest[0].shift) if rest else own
     found = local()
     shifts = [s.shift for s in march.schedule.steps]

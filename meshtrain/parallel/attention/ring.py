@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from meshtrain.layout import Placement
@@ -24,8 +23,8 @@ from meshtrain.layout.exchange import exchange_axes
 from meshtrain.layout.order import num_chunks
 from meshtrain.parallel.attention.block import block_attention_backward, block_attention_forward
 from meshtrain.parallel.attention.kernel import scores_at_a_time
-from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.attention.march import March, Meeting, march
+from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.attention.schedule import ring_schedule
 from meshtrain.parallel.attention.tile import merge
 
@@ -86,8 +85,8 @@ def ring_forward(
             at.queries(queries, 1), key, value, **named_ids(at.queries(query_ids, 2), key_ids), mask=ring.mask,
             scores=ring.scores, dtype=jnp.float32,
         )  # fmt: skip
-        before = (at.queries(x, 1) for x in found)
-        merged = merge(*before, more, more_lse.swapaxes(1, 2))
+        out, lse = (at.queries(x, 1) for x in found)
+        merged = merge(out, lse, more, more_lse.swapaxes(1, 2))
         return at.put(found[0], merged[0]), at.put(found[1], merged[1])
 
     def step(found: tuple[jax.Array, jax.Array], held: Side, meetings: list[Meeting], _: Any) -> Any:
@@ -141,7 +140,7 @@ def ring_backward(
     return dq.reshape(q.shape), dkv[0].reshape(k.shape), dkv[1].reshape(v.shape)
 
 
-def named_ids(queries: jax.Array, keys: jax.Array) -> dict[str, jax.Array]:
+def named_ids(queries: jax.Array, keys: jax.Array) -> dict[str, Any]:
     """Positions and segments [2, B, T] of both sides as the kernel takes them."""
     return dict(
         q_positions_BT=queries[0], q_segments_BT=queries[1], k_positions_BS=keys[0], k_segments_BS=keys[1]
@@ -155,8 +154,9 @@ def _forward(q: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array, seg
 
 
 def _backward(ring: Ring, kept: tuple[jax.Array, ...], dout: jax.Array) -> tuple[Any, ...]:
-    grads = ring_backward(*kept, dout, ring)
-    return (*(g.astype(x.dtype) for g, x in zip(grads, kept[:3], strict=True)), None, None)
+    q, k, v, out, lse, positions, segments = kept
+    dq, dk, dv = ring_backward(q, k, v, out, lse, positions, segments, dout, ring)
+    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None, None
 
 
 ring_attention.defvjp(_forward, _backward)

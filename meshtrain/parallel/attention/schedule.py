@@ -1,8 +1,8 @@
 """What a ring computes in which step, as tables: which chunk of queries meets which chunk of keys on which device.
 
 In the step with shift s device i holds the keys of device (i - s) modulo the size of the ring. A step that causal order
-and window leave empty on every device is not in the schedule: its keys are never sent. A pair of chunks that is empty on
-one device is not computed there. The ring runs these very tables, and the balance is counted from them.
+and window leave empty on every device is not in the schedule: its keys are never sent. A pair of chunks that is empty
+on one device is not computed there. The ring runs these very tables, and the balance is counted from them.
 """
 
 from collections.abc import Iterator

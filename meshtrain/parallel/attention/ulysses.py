@@ -26,8 +26,8 @@ def ulysses(
     *, mask: Mask, kernel: str, place: Placement,
 ) -> jax.Array:  # fmt: skip
     """out_BtnH: attention of whole rows between two swaps. InputError where the swap does not divide the heads."""
-    swapped = _swap_in(q_BtnH, k_BtkH, v_BtkH, positions_Bt, segments_Bt, place)
-    return _swap_out(self_attention(*swapped, mask, kernel, platform_of(place)), place)
+    q, k, v, positions, segments = _swap_in(q_BtnH, k_BtkH, v_BtkH, positions_Bt, segments_Bt, place)
+    return _swap_out(self_attention(q, k, v, positions, segments, mask, kernel, platform_of(place)), place)
 
 
 def usp(

@@ -16,7 +16,7 @@ T, H = 48, 8
 ROWS = [[48], [5, 1, 30], [-13, 17, 17], []]
 MASK = Mask(H**-0.5)
 WINDOW = Mask(H**-0.5, window=7, softcap=2.0)
-LIGHT = {"xla_backend_optimization_level": 0}
+LIGHT: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 Arrays = tuple[np.ndarray, ...]
 

@@ -63,7 +63,7 @@ def test_no_collective_stands_in_a_branch(order: str, window: int | None) -> Non
 
 
 def test_what_each_scheme_exchanges() -> None:
-    """Forward: n - 1 sends of (keys and values, ids); backward the same, and n of their gradients, the last one home."""
+    """Ring: n - 1 sends of (keys and values, ids) forward and backward, n of the gradients, the last of them home."""
     assert collectives(program(placed("ring", "zigzag", 8))) == {"ppermute": 2 * 7 + 2 * 7 + 8}
     assert collectives(program(placed("gather", "zigzag", 8))) == {"all_gather": 4, "reduce_scatter": 1}
     assert collectives(program(placed("ulysses", "contiguous", 2))) == {"all_to_all": 8, "all_gather": 1}

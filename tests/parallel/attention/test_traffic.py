@@ -1,8 +1,8 @@
-"""What XLA makes of each scheme for 16 H100s, compiled without a GPU: only the collectives of the theory, byte for byte.
+"""What XLA makes of each scheme for 16 H100s, compiled without a GPU: the collectives of the theory alone, to the byte.
 
-Per device and layer, c devices, x = bytes of this device's keys and values: a ring sends x in each of c - 1 steps, which
-is what an all-gather of c x bytes sends; backward the same again, and the gradients (float32: 2x) in c steps or in one
-reduce-scatter. Ulysses sends queries, keys, values and the output, and backward the gradient of each.
+Per device and layer, c devices, x = bytes of this device's keys and values: a ring sends x in each of c - 1 steps,
+which is what an all-gather of c x bytes sends; backward the same again, and the gradients (float32: 2x) in c steps or
+in one reduce-scatter. Ulysses sends queries, keys, values and the output, and backward the gradient of each.
 """
 
 import json
