@@ -1,7 +1,7 @@
 """GPT-2 1.5B on one node of 8 GPUs: bf16, ZeRO-1, dropout 0.1, 524,288 tokens a step.
 
     python -m meshtrain.prepare --input 'text/**/*.jsonl' --tokenizer tokenizer.json --output corpora/webtext
-    python -m meshtrain.train --config configs/runs/gpt2_1b5.py --layout.accumulate=8
+    python -m meshtrain.train --config configs/runs/gpt2_1b5.py
 
 The paper gives batch and length; learning rate, warm-up and decay are those of Megatron-LM's GPT-2 (2019, section 4).
 """
@@ -29,6 +29,6 @@ def get_config() -> ConfigDict:
             eval_batches=20,
             checkpoint=dict(every=1000, keep_last=2, keep_every=50000),
             workdir="runs/gpt2_1b5",
-            layout="configs/layouts/zero1.py",
+            layout="configs/layouts/zero1_microbatches.py",
         )
     )
