@@ -17,7 +17,7 @@ NOTHING = -1  # a device's entry in a slot in which it has nothing to do
 Pair = tuple[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """Step of a ring. queries, keys: int [slot, device], the chunk of this device's queries and the chunk of the keys
     it holds that meet there, or NOTHING. A slot is one call of the kernel."""
@@ -27,7 +27,7 @@ class Step:
     keys: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one object for each case (`ring_schedule` keeps them), hashed by identity
 class Schedule:
     """The steps of a ring of `num_shards` devices over rows of `length` tokens, `chunks` chunks to a device."""
 

@@ -12,6 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from meshtrain.errors import InputError
 from meshtrain.layout import Placement
@@ -53,9 +54,12 @@ def _swap_in(
     # of key heads a multiple of the devices; it then still divides the number of query heads, which is such a multiple.
     copies = num // math.gcd(num, k.shape[2])
     k, v = (jnp.repeat(x, copies, axis=2) if copies > 1 else x for x in (k, v))
-    swapped = (lax.all_to_all(x, axes, split_axis=2, concat_axis=1, tiled=True) for x in (q, k, v))
+    q, k, v = (lax.all_to_all(x, axes, split_axis=2, concat_axis=1, tiled=True) for x in (q, k, v))
+    # Remat policies that keep queries, keys and values keep these, so that backward need not swap again; but no copies.
+    q = checkpoint_name(q, "query")
+    k, v = (checkpoint_name(x, name) if copies == 1 else x for x, name in ((k, "key"), (v, "value")))
     ids = lax.all_gather(jnp.stack([positions, segments]), axes, axis=2, tiled=True)
-    return (*swapped, ids[0], ids[1])
+    return q, k, v, ids[0], ids[1]
 
 
 def _swap_out(out: jax.Array, place: Placement) -> jax.Array:
