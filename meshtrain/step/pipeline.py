@@ -1,7 +1,7 @@
 """The loss and its gradient where the layout has a pipeline: the executor's, in place of those of the whole model."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import jax
@@ -14,6 +14,7 @@ from meshtrain.model.stages import pipeline_stages
 from meshtrain.parallel import LossSums
 from meshtrain.parallel.pipeline import Plan, Table, lock_step, make_plan, schedule
 from meshtrain.parallel.pipeline.executor import forward_sums, gradients
+from meshtrain.parallel.pipeline.share import inner_placement
 from meshtrain.parallel.pipeline.timing import forward_only
 from meshtrain.step.microbatches import Batch, microbatches
 
@@ -43,7 +44,7 @@ class PipelineStep:
             rest,
             microbatches(batch, self.plan.num_microbatches),
             self.plan,
-            inner,
+            self.place,
             self._layer_ids(),
             self.specs,
         )
@@ -62,20 +63,18 @@ class PipelineStep:
         name = "interleaved" if pipeline.repeats > 1 else "gpipe"  # whatever the schedule, F has only one good order
         table = forward_only(schedule(name, self.place.num_stages, num, pipeline.repeats))
         stages = pipeline_stages(self.model, inner, z_loss=z_loss)
-        return forward_sums(stages, layers, rest, microbatches(batch, num), make_plan(table), inner, self._layer_ids())
+        return forward_sums(
+            stages, layers, rest, microbatches(batch, num), make_plan(table), self.place, self._layer_ids()
+        )
 
     def _used(self, params: Tree) -> tuple[Placement, Tree, Tree]:
-        """The placement that the stages see, the layers and the rest.
-
-        Where weights are gathered once a step they are gathered here, and inside nothing is stored in parts any more.
-        """
-        layout, inner = self.place.layout, self.place
-        assert layout.pipeline is not None
-        if layout.pipeline.gather == "step":
+        """The placement that the stages see, the layers and the rest; gathered, where that is done once a step."""
+        pipeline = self.place.layout.pipeline
+        assert pipeline is not None
+        if pipeline.gather == "step":
             params = self.place.constrain_tree("use", params, self.specs)
-            rules = layout.rules
-            inner = Placement(replace(layout, params=rules, grads=rules, optimizer=rules), self.place.mesh)
-        return inner, params["layers"], {name: tree for name, tree in params.items() if name != "layers"}
+        rest = {name: tree for name, tree in params.items() if name != "layers"}
+        return inner_placement(self.place), params["layers"], rest
 
     def _layer_ids(self) -> np.ndarray:
         ids = self.place.layer_ids(self.model.num_layers)

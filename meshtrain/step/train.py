@@ -51,11 +51,12 @@ def make_train_step(
     specs = state_specs(config.model, config.optimizer)
     weights = physical_specs(specs.params, place)
     optimizer = make_optimizer(config.optimizer, weights)
+    summed = _summed_rows(place)
 
     def step(state: TrainState, batch: Batch, learning_rate: jax.Array) -> tuple[TrainState, Metrics]:
         params = config.precision.compute_copy(state.params, weights, place)
         sums, grads = _summed_gradients(config, place, weights, params, batch, state.step)
-        grads = place.constrain_tree("optimizer", place.constrain_tree("grads", grads, weights), weights)
+        grads = place.constrain_tree("optimizer", place.constrain_tree(summed, grads, weights), weights)
         grads = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
         norm = optax.tree.norm(grads)
         metrics = {"gradients": grads} if gradients else {}
@@ -101,15 +102,21 @@ def _summed_gradients(
     def add(carry: tuple[LossSums, Tree], microbatch: Batch) -> tuple[tuple[LossSums, Tree], None]:
         grads, sums = gradient(params, microbatch)
         summed = jax.tree.map(lambda total, g: total + g.astype(jnp.float32), carry, (sums, grads))
-        return (summed[0], place.constrain_tree("grads", summed[1], specs)), None
+        return (summed[0], place.constrain_tree(_summed_rows(place), summed[1], specs)), None
 
     zero_grads = jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)
     zero = (
         LossSums(*(jnp.zeros((), jnp.float32) for _ in LossSums._fields)),
-        place.constrain_tree("grads", zero_grads, specs),
+        place.constrain_tree(_summed_rows(place), zero_grads, specs),
     )
     summed, _ = jax.lax.scan(add, zero, microbatches(batch, num))
     return summed
+
+
+def _summed_rows(place: Placement) -> str:
+    """The rows in which gradients are summed. Those of a pipeline that gathers once a step come reduced already."""
+    pipeline = place.layout.pipeline
+    return "optimizer" if pipeline and pipeline.gather == "step" else "grads"
 
 
 def _metrics(sums: LossSums, norm: jax.Array, skipped: jax.Array) -> Metrics:

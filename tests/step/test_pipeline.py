@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from meshtrain.errors import InputError
+from meshtrain.io.checkpoint import CheckpointConfig, Checkpoints, find, restore
 from meshtrain.layout import Layout, Placement, place, single_placement
 from meshtrain.layout.padding import physical_specs, strip_tree
 from meshtrain.model import ModelConfig, loss_sums
@@ -18,6 +20,7 @@ from meshtrain.parallel import LossSums
 from meshtrain.step import OptimizerConfig, StepConfig, initial_state, make_eval_step, make_train_step, state_specs
 from meshtrain.step.microbatches import microbatches
 from meshtrain.step.pipeline import PipelineStep
+from meshtrain.step.state import abstract_state, make_device_order
 
 MODEL: dict[str, Any] = dict(
     num_layers=8, embed=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp=24, vocab=61, max_length=16
@@ -252,7 +255,7 @@ def test_tied_tables_over_stages(num_stages: int) -> None:
             found.append((float(metrics["loss"]), float(metrics["grad_norm"])))
         losses[here.num_devices] = np.array(found)
     np.testing.assert_allclose(losses[8], losses[1], rtol=1e-4)
-    assert losses[1][-1, 0] < 0.9 * losses[1][0, 0]
+    assert losses[1][-1, 0] < losses[1][0, 0] - 0.2  # the weights have moved, so that a wrong gradient would show
 
 
 def test_what_does_not_fit_is_an_error() -> None:
@@ -261,3 +264,24 @@ def test_what_does_not_fit_is_an_error() -> None:
         pipeline_stages(pattern, layout(8))
     with pytest.raises(InputError, match=r"32 in all. global_batch=32 or 64 would work"):
         layout(2, pipeline=dict(microbatches=8)).check_batch(48)
+
+
+@pytest.mark.parametrize("layers", [8, 7])
+def test_a_checkpoint_knows_nothing_of_the_pipeline(layers: int, tmp_path: Path) -> None:
+    """Case K1 in short: saved under interleaved stages, read on one device and under other stages, and bit for bit."""
+    step_config = config(num_layers=layers)
+    specs = state_specs(step_config.model, step_config.optimizer)
+    makers = {
+        "ring": layout(2, pipeline=dict(schedule="interleaved", repeats=2)),
+        "deep": layout(4),
+        "one": single_placement(),
+    }
+    states = {name: initial_state(step_config.model, step_config.optimizer, 0, here) for name, here in makers.items()}
+    with Checkpoints(tmp_path, CheckpointConfig(), print) as checkpoints:
+        plain = make_device_order(specs, makers["ring"], back=True)(states["ring"])
+        checkpoints.save(1, plain, specs, {})
+    saved = find(tmp_path, print)
+    assert saved.arrays["params/layers/mlp/down"][0][0] == layers
+    for name, here in makers.items():
+        found = make_device_order(specs, here)(restore(saved, specs, abstract_state(specs, here)))
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), jax.device_get(states[name]))

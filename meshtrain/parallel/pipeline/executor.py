@@ -1,4 +1,5 @@
-"""Runs a plan: a scan over ticks inside a shard_map over the stage axis alone; all other axes stay with the compiler.
+"""Runs a plan: a scan over ticks inside a shard_map over the stage axis; axes that cut more than the batch stay with
+the compiler, those that cut the batch alone come along, so that gradients are reduced over them once a step.
 
 Which kinds of op a tick holds is the same on all stages, so no device takes another way around a permute than its
 partner. A run of ticks with the same kinds is one scan whose body has just these.
@@ -10,10 +11,11 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec as P
 
-from meshtrain.layout import Placement, Tree
+from meshtrain.layout import Placement, Tree, map_specs
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
+from meshtrain.parallel.pipeline.share import Share, batch_axes, inner_placement
 from meshtrain.parallel.pipeline.worker import Batch, Carry, Stages, Worker
 
 MAX_SCANS = 4  # runs of ticks with the same kinds of op; where a plan has more, one scan asks at each tick
@@ -32,8 +34,9 @@ def gradients(
     """(sums by microbatch, gradient of `layers`, gradient of `rest`), float32, of the sum of all microbatches' losses.
 
     layers: arrays [stages x chunks x layers of a piece, ...], stage by stage, cut over the stage axis; batch_MB: arrays
-    [microbatch, batch, ...]; layer_ids: int [stage, chunk, layer]. specs: ArraySpec of all weights (those of the layers
-    under "layers"), by which the sums of gradients are placed; None leaves that to the compiler.
+    [microbatch, batch, ...]; layer_ids: int [stage, chunk, layer]. `stages` are made for `inner_placement(place)`.
+    specs: ArraySpec of all weights (those of the layers under "layers"), by which gradients are placed and reduced;
+    without them each device has the whole of them.
     """
     return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, specs, trains=True)
 
@@ -49,26 +52,52 @@ def _on_stages(
     stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray,
     specs: Tree, trains: bool,
 ) -> tuple[Tree, Tree, Tree]:  # fmt: skip
-    """The shard_map: each stage its own layers and its own column of the plan, everything else as it is."""
-    (axis,) = place.layout.rules.axes("layers")
-    cut, whole, column = PartitionSpec(axis), PartitionSpec(), PartitionSpec(None, axis)
+    """The shard_map: each stage its own layers, its own column of the plan, and its rows of every microbatch."""
+    (axis,), rows = place.layout.rules.axes("layers"), batch_axes(place)
+    cut, whole, column, batch = P(axis), P(), P(None, axis), P(None, rows or None)
+    shares = _shares(layers, rest, specs, place, axis, rows)
 
     def stage(layers: Tree, rest: Tree, batch_MB: Batch, ids: jax.Array, columns: dict[str, jax.Array]) -> tuple:
         local = jax.tree.map(lambda w: w.reshape(plan.num_chunks, -1, *w.shape[1:]), layers)
         columns = {name: value[:, 0] for name, value in columns.items()}
-        worker = Worker(stages, local, rest, batch_MB, ids[0], plan, place, axis, specs)
+        worker = Worker(stages, local, rest, batch_MB, ids[0], plan, inner_placement(place), axis, specs)
         carry = _run_ticks(worker, worker.start(trains), columns)
-        sums, rest_grads = jax.lax.psum((carry.sums, carry.rest), axis)
-        flat = jax.tree.map(lambda g: g.reshape(-1, *g.shape[2:]), carry.layers)
-        return sums, flat, rest_grads
+        sums = jax.lax.psum(carry.sums, (axis, *rows))
+        if not trains:
+            return sums, None, None
+        of_layers = jax.tree.map(lambda g: g.reshape(-1, *g.shape[2:]), carry.layers)
+        grads = jax.tree.map(lambda share, g: share.reduce(g), shares, {"layers": of_layers, **carry.rest})
+        return sums, grads.pop("layers"), grads
 
+    lie = jax.tree.map(lambda share: share.spec, shares)
+    layers_lie = jax.tree.map(lambda share: P(axis, *share.spec[1:]), shares["layers"])
+    outs = (whole, layers_lie, {name: lie[name] for name in rest}) if trains else (whole, whole, whole)
     mapped = jax.shard_map(
-        stage, mesh=place.mesh, in_specs=(cut, whole, whole, cut, column), out_specs=(whole, cut, whole),
-        axis_names={axis}, check_vma=False,
+        stage, mesh=place.mesh, in_specs=(cut, whole, batch, cut, column), out_specs=outs,
+        axis_names={axis, *rows}, check_vma=False,
     )  # fmt: skip
     columns = {name: jnp.asarray(value) for name, value in plan.arrays.items()}
     columns["stage"] = jnp.broadcast_to(jnp.arange(plan.num_stages, dtype=jnp.int32), plan.f_x.shape)
     return mapped(layers, rest, batch_MB, jnp.asarray(layer_ids, jnp.int32), columns)
+
+
+def _shares(
+    layers: Tree, rest: Tree, specs: Tree | None, place: Placement, axis: str, rows: tuple[str, ...]
+) -> dict[str, Tree]:
+    """How each gradient is reduced: over the batch's axes, and over the stages too what stands outside the layers."""
+
+    everywhere = (axis, *rows)
+    if specs is None:
+        return {"layers": _like(layers, Share(rows)), **_like(rest, Share(everywhere))}
+    of_rest = {name: tree for name, tree in specs.items() if name != "layers"}
+    return {
+        "layers": map_specs(lambda spec: Share.of(spec, place, rows, rows), specs["layers"]),
+        **map_specs(lambda spec: Share.of(spec, place, rows, everywhere), of_rest),
+    }
+
+
+def _like(tree: Tree, value: Share) -> Tree:
+    return jax.tree.map(lambda _: value, tree)
 
 
 def _run_ticks(worker: Worker, carry: Carry, columns: dict[str, jax.Array]) -> Carry:

@@ -25,8 +25,11 @@ LIGHT: dict[str, Any] = {"xla_backend_optimization_level": 0}  # these run once:
 def placed(num_stages: int) -> Placement:
     """Stages times batch shards on all 8 devices; the axes have odd names, since names mean nothing."""
     layout = Layout.parse(
-        dict(mesh=dict(q=min(2, 8 // num_stages), depth=num_stages, z=-1), rules=dict(layers="depth", batch="q")), "toy"
-    )
+        dict(
+            mesh=dict(q=min(2, 8 // num_stages), depth=num_stages, z=-1), rules=dict(layers="depth", batch="q"),
+            pipeline={},
+        )
+    )  # fmt: skip
     return place(layout)
 
 
