@@ -1,7 +1,8 @@
 """Random layouts and small models for them, as a hypothesis strategy.
 
 Half of the layouts are put together from what axes usually do (share the batch, store, cut heads, MLP, vocabulary, the
-stream), so that many can run; the others have any rows at all. Meshes have any axes, names, order, and sizes.
+stream or the length), so that many can run; the others have any rows at all. Meshes have any axes, names, order and
+sizes.
 """
 
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def rows(draw: st.DrawFn, axes: tuple[str, ...], dims: tuple[str, ...]) -> dict[
 
 def _give_role(draw: st.DrawFn, layout: dict[str, Any], axis: str) -> None:
     """Writes the rows of one of the usual roles of an axis into a layout."""
-    role = draw(st.sampled_from(["batch", "zero", "zero", "tensor", "tensor", "sequence", "part"]))
+    role = draw(st.sampled_from(["batch", "zero", "zero", "tensor", "tensor", "sequence", "context", "part"]))
     rules = layout["rules"]
     if role in ("batch", "zero"):
         rules["batch"] = (*rules.get("batch", ()), axis)
@@ -84,6 +85,12 @@ def _give_role(draw: st.DrawFn, layout: dict[str, Any], axis: str) -> None:
     if role == "sequence":
         section = layout.setdefault("activations", {})
         section["stream"] = (*section.get("stream", ()), axis)
+    if role == "context":
+        rules["length"] = (*rules.get("length", ()), axis)
+        section = layout.setdefault("activations", {})
+        section["stream"] = (*section.get("stream", ()), axis)
+        layout["attention"] = draw(st.sampled_from(["ring", "ring", "gather", "ulysses", "usp"]))
+        layout["order"] = draw(st.sampled_from(["contiguous", "zigzag"]))
     if role == "part":
         dim = draw(st.sampled_from(["heads", "kv_heads", "mlp", "vocab", "embed", "head_dim"]))
         rules[dim] = (*rules.get(dim, ()), axis)

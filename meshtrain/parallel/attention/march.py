@@ -102,7 +102,7 @@ class _Plan:
     slots: tuple[_Slot, ...]
 
 
-def march(
+def walk(
     march: March, own: Any, local: Callable[[], Found], step: Callable[[Found, Any, list[Meeting], Any], Found]
 ) -> Found:
     """`local()` for the step in which each device has its own keys; then `found = step(found, held, meetings, send)`.

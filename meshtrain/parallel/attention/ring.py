@@ -23,7 +23,7 @@ from meshtrain.layout.exchange import exchange_axes
 from meshtrain.layout.order import num_chunks
 from meshtrain.parallel.attention.block import block_attention_backward, block_attention_forward
 from meshtrain.parallel.attention.kernel import scores_at_a_time
-from meshtrain.parallel.attention.march import March, Meeting, march
+from meshtrain.parallel.attention.march import March, Meeting, walk
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.attention.schedule import ring_schedule
 from meshtrain.parallel.attention.tile import merge
@@ -94,7 +94,7 @@ def ring_forward(
             found = at.unless_idle(partial(meet, held=held, at=at), found)
         return found
 
-    out, lse = march(ring.march, own, local, step)
+    out, lse = walk(ring.march, own, local, step)
     return out.reshape(q.shape), lse.reshape(q.shape[:3])
 
 
@@ -135,7 +135,7 @@ def ring_backward(
             added = at.unless_idle(partial(meet, held=held, at=at), added)
         return added[0], arrived + added[1]
 
-    dq, dkv = march(ring.march, own, local, step)
+    dq, dkv = walk(ring.march, own, local, step)
     dkv = ring.march.home(dkv)
     return dq.reshape(q.shape), dkv[0].reshape(k.shape), dkv[1].reshape(v.shape)
 
