@@ -18,7 +18,7 @@ def plural(count: int, noun: str) -> str:
     """`1 row`, `2 rows`, `3 copies`, `16,384 devices`."""
     if count == 1:
         return f"1 {noun}"
-    if noun.endswith("y"):
+    if noun.endswith("y") and noun[-2] not in "aeiou":
         return f"{count:,} {noun[:-1]}ies"
     return f"{count:,} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
 

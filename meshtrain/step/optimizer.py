@@ -4,6 +4,7 @@ The transformation makes the update for a learning rate of 1; the step scales it
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import optax
@@ -88,14 +89,16 @@ def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:
 
 
 def optimizer_specs(optimizer: optax.GradientTransformation, specs: Tree) -> Tree:
-    """ArraySpec of every array of the optimizer's state: a moment has the dims of its weight, a counter none."""
+    """ArraySpec of every array of the optimizer's state: a moment has the dims of its weight, a counter none.
+
+    A moment is told by its path, which ends with its weight's. Nothing is made on a device.
+    """
     shapes = map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), specs)
-    state = jax.eval_shape(optimizer.init, shapes)
-    return optax.tree.map_params(
-        optimizer,
-        lambda moment, spec: ArraySpec(moment.shape, moment.dtype, spec.dims),
-        state,
-        specs,
-        transform_non_params=lambda x: ArraySpec(x.shape, x.dtype, ()),
-        is_leaf=lambda x: isinstance(x, ArraySpec),
-    )
+    weights = dict(jax.tree_util.tree_flatten_with_path(specs, is_leaf=lambda x: isinstance(x, ArraySpec))[0])
+
+    def spec(path: tuple[Any, ...], x: jax.ShapeDtypeStruct) -> ArraySpec:
+        ends = (path[start:] for start in range(len(path)))
+        weight = next((weights[end] for end in ends if end in weights), None)
+        return ArraySpec(x.shape, x.dtype, weight.dims if weight else ())
+
+    return jax.tree_util.tree_map_with_path(spec, jax.eval_shape(optimizer.init, shapes))

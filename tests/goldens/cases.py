@@ -35,7 +35,7 @@ def run_of(model: str, length: int, global_batch: int, compute: str) -> RunConfi
 
 def golden_files() -> Iterator[tuple[Path, str]]:
     """(file, text) of every golden."""
-    tiny = run_of("tiny", length=512, global_batch=16, compute="float32")
+    tiny = run_of("tiny", length=512, global_batch=128, compute="float32")
     for layout in LAYOUTS:
         values = config_file.read(str(layout), "layout").values
         if math.prod(size for size in values["mesh"].values() if size > 0) > NUM_DEVICES:

@@ -5,6 +5,7 @@ that are fewer than their axis stay fewer, windows stay shorter than the rows. T
 needs padding wherever it is cut.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -39,14 +40,16 @@ def least_devices(sizes: Iterable[object]) -> int:
 def shrink_mesh(shape: MeshShape, num_devices: int) -> dict[str, int]:
     """Axis sizes on at most `num_devices` devices at which every axis larger than 1 is still larger than 1.
 
-    Sizes as declared where they fit; else 2 each, and what is left of the devices on the axis that takes what is left.
+    Sizes as declared where they fit; else 2 each, and then twice as much as long as declared sizes and devices allow,
+    the axis that takes what is left first.
     """
-    try:
+    declared = math.prod(shape.sizes.values())
+    if 1 <= declared <= num_devices:
+        return dict(shape.sizes)
+    with contextlib.suppress(InputError):
         sizes = shape.resolve(num_devices)
         if all(size > 1 for axis, size in sizes.items() if shape.sizes[axis] != 1):
             return sizes
-    except InputError:
-        pass
     sizes = {axis: 1 if size == 1 else 2 for axis, size in shape.sizes.items()}
     least = least_devices(shape.sizes.values())
     if least > num_devices:
@@ -54,10 +57,10 @@ def shrink_mesh(shape: MeshShape, num_devices: int) -> dict[str, int]:
             f"--devices: the mesh {' x '.join(shape.sizes)} has {sum(size > 1 for size in sizes.values())} axes larger"
             f" than 1, which take at least {least} devices, not {num_devices}. --devices {least} would work."
         )
-    large = [axis for axis in sizes if sizes[axis] > 1]
-    if large:
-        axis = next((axis for axis in large if shape.sizes[axis] == FILL), large[0])
-        sizes[axis] *= num_devices // least
+    for axis in sorted(sizes, key=lambda axis: shape.sizes[axis] != FILL):
+        most = num_devices if shape.sizes[axis] == FILL else shape.sizes[axis]
+        while 1 < 2 * sizes[axis] <= most and 2 * math.prod(sizes.values()) <= num_devices:
+            sizes[axis] *= 2
     return sizes
 
 

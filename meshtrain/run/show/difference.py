@@ -4,7 +4,7 @@ from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS
 from meshtrain.layout.table import Row
 from meshtrain.layout.words import plural, size_text
 from meshtrain.run.show.report import Report
-from meshtrain.run.show.text import _aligned, _shape, findings_text
+from meshtrain.run.show.text import aligned, findings_text, shape_text
 
 SETTINGS = ("accumulate", "remat", "attention", "order", "pipeline", "experts")
 
@@ -15,8 +15,8 @@ def difference_text(old: Report, new: Report) -> str:
     facts = [("mesh", _mesh(old), _mesh(new))]
     facts += [(key, str(getattr(old.place.layout, key)), str(getattr(new.place.layout, key))) for key in SETTINGS]
     changed = [(key, before, "->", after) for key, before, after in facts if before != after]
-    lines += [*_aligned(changed), ""] if changed else []
-    lines += ["STATE per device", "", *_aligned(_bytes(old, new)), ""]
+    lines += [*aligned(changed, right=False), ""] if changed else []
+    lines += ["STATE per device", "", *aligned(_bytes(old, new)), ""]
     for kind in KINDS:
         lines += _arrays(kind, old, new)
     return "\n".join([*lines, f"FINDINGS on {new.name}", "", *findings_text(new.findings)])
@@ -43,13 +43,13 @@ def _arrays(kind: str, old: Report, new: Report) -> list[str]:
     before = {row.path: row for row in old.tables.get(kind, [])}
     after = {row.path: row for row in new.tables.get(kind, [])}
     changed = [
-        (path, row.cut, _shape(row.local), "->", after[path].cut, _shape(after[path].local))
+        (path, row.cut, shape_text(row.local), "->", after[path].cut, shape_text(after[path].local))
         for path, row in before.items()
         if path in after and _differs(row, after[path])
     ]
     what = "constraint" if kind == "activations" else "array"
-    heading = f"{kind.upper()}: {len(changed)} of {plural(len(before), what)} cut otherwise"
-    return [heading, "", *(_aligned(changed) if changed else ["  none"]), ""]
+    heading = f"{kind.upper()}: {len(changed)} of {plural(len(before), what)} are cut otherwise"
+    return [heading, "", *(aligned(changed, right=False) if changed else ["  none"]), ""]
 
 
 def _differs(old: Row, new: Row) -> bool:

@@ -84,7 +84,7 @@ def _tables(report: Report) -> list[str]:
         table = gathered(table, weights) if kind == "optimizer" else table
         total = f": {size_text(sum(row.num_bytes for row in table))} per device" if kind in WEIGHT_KINDS else ""
         cells = [_cells(row) for row in table]
-        shown = ["  each array as above"] if cells == before else _aligned([COLUMNS, *cells])
+        shown = ["  each array as above"] if cells == before else aligned([COLUMNS, *cells])
         lines += [HEADINGS[kind] + total, "", *shown, ""]
         before = cells
     return lines
@@ -92,21 +92,22 @@ def _tables(report: Report) -> list[str]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     dtype = f"{row.count} x {row.dtype}" if row.count > 1 else row.dtype
-    return row.path, row.cut, _shape(row.shape), _shape(row.local), dtype, size_text(row.num_bytes)
+    return row.path, row.cut, shape_text(row.shape), shape_text(row.local), dtype, size_text(row.num_bytes)
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
+    """`2 x 64 x 128`."""
     return " x ".join(f"{size:,}" for size in shape) or "one number"
 
 
-def _aligned(table: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as their widest cell; the last to the right."""
+def aligned(table: Sequence[tuple[str, ...]], right: bool = True) -> list[str]:
+    """Columns as wide as their widest cell; the last one, which holds sizes, to the right."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = []
     for row in table:
         *first, last = row
         cells = [cell.ljust(width) for cell, width in zip(first, widths, strict=False)]
-        lines.append("  " + "  ".join([*cells, last.rjust(widths[-1])]))
+        lines.append("  " + "  ".join([*cells, last.rjust(widths[-1]) if right else last]))
     return lines
 
 
@@ -114,11 +115,11 @@ def _totals(report: Report) -> list[str]:
     total = sum(report.state_bytes.values())
     share = {kind: size_text(size) for kind, size in report.state_bytes.items()}
     rows = [(kind, share[kind]) for kind in WEIGHT_KINDS]
-    lines = ["STATE per device, without activations", "", *_aligned([*rows, ("together", size_text(total))])]
+    lines = ["STATE per device, without activations", "", *aligned([*rows, ("together", size_text(total))])]
     if report.bytes_by_stage is not None:
         lines += ["", "  The same by ZeRO stage:"]
         names = {stage: f"ZeRO-{stage}" if stage else "no ZeRO" for stage in report.bytes_by_stage}
-        stages = _aligned([(names[stage], size_text(size)) for stage, size in report.bytes_by_stage.items()])
+        stages = aligned([(names[stage], size_text(size)) for stage, size in report.bytes_by_stage.items()])
         stages[report.stage] += "  <- this layout"
         lines += stages
     return lines
@@ -154,7 +155,7 @@ def picture_text(report: Report, name: str) -> list[str]:
         short = [full.split("/", 1)[1] for full in known]
         raise InputError(f"--array: there is no array {name!r}.{nearest(name, [*known, *short])}")
     kind, spec = known[path]
-    shape = f"[{', '.join(spec.dims)}] {_shape(spec.shape)}"
+    shape = f"[{', '.join(spec.dims)}] {shape_text(spec.shape)}"
     return [f"  {path}  {shape}", *array_picture(report.place, kind, spec, WIDTH)]
 
 

@@ -25,7 +25,9 @@ LARGE = ModelConfig(
         (dict(data=-1, tensor=8), dict(data=4, tensor=2)),
         (dict(data=64, stage=16, tensor=8), dict(data=2, stage=2, tensor=2)),
         (dict(data=64, one=1), dict(data=8, one=1)),
-        (dict(data=3, tensor=5), dict(data=4, tensor=2)),
+        (dict(data=3, tensor=5), dict(data=2, tensor=4)),
+        (dict(data=2), dict(data=2)),
+        (dict(data=-1, odd=3), dict(data=4, odd=2)),
         ({}, {}),
     ],
 )
