@@ -66,11 +66,11 @@ def make_train_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         masters = jax.tree.map(lambda p, u: p + learning_rate * u, state.params, updates)
         usable = jnp.isfinite(norm) & jnp.isfinite(sums.loss_sum) & (sums.num_tokens > 0)
-        kept = jax.tree.map(
+        params, opt_state = jax.tree.map(
             lambda new, old: jnp.where(usable, new, old), (masters, opt_state), (state.params, state.opt_state)
         )
         skipped = 1 - usable.astype(jnp.int32)
-        new_state = TrainState(*kept, step=state.step + 1, num_skipped=state.num_skipped + skipped)
+        new_state = TrainState(params, opt_state, state.step + 1, state.num_skipped + skipped)
         return new_state, _metrics(sums, norm, skipped) | metrics
 
     shardings = state_shardings(specs, place)

@@ -103,7 +103,7 @@ def _initial(case: Case, specs: TrainState, place: Placement) -> TrainState:
     """The state that the initialiser makes on the devices of this placement."""
     initializer: Any = make_initializer(case.config.model, case.config.optimizer, place)
     seed = np.uint32(case.config.seed)
-    return initializer.lower(seed).compile(compiler_options=LIGHT)(seed)  # type: ignore[no-any-return]
+    return initializer.lower(seed).compile(compiler_options=LIGHT)(seed)
 
 
 def _placed(start: TrainState, specs: TrainState, place: Placement) -> TrainState:
