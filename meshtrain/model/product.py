@@ -6,6 +6,7 @@ keeps its input and the stored slices, as in ZeRO-3. The product itself is never
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,20 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from meshtrain.layout import Placement
+
+
+class Plan(NamedTuple):
+    """What a product does, all of it static."""
+
+    equation: str
+    dims: tuple[tuple[str, ...], ...]
+    place: Placement
+    join: Callable[..., jax.Array] | None
+
+    def weight(self, *stored: jax.Array) -> jax.Array:
+        """The weights gathered over the axes that only store them, and joined to one."""
+        gathered = [self.place.at_use(w, *dims) for w, dims in zip(stored, self.dims, strict=True)]
+        return gathered[0] if self.join is None else self.join(*gathered)
 
 
 def product(
@@ -23,12 +38,26 @@ def product(
     join: Callable[..., jax.Array] | None = None,
 ) -> Float[Array, "..."]:
     """einsum(equation, x, w) with the weight `params[0]`, or with `join` of several weights; in x's dtype."""
-    dims = [param.get_metadata("dims") for param in params]
+    plan = Plan(equation, tuple(param.get_metadata("dims") for param in params), place, join)
+    return _product(plan, x, *(param[...] for param in params))
 
-    # Forward and backward run in different loops, so common subexpressions are no danger to the recomputed gather.
-    @partial(jax.checkpoint, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False)
-    def apply(x: jax.Array, *weights: jax.Array) -> jax.Array:
-        gathered = [place.at_use(w, *names) for w, names in zip(weights, dims, strict=True)]
-        return jnp.einsum(equation, x, gathered[0] if join is None else join(*gathered))
 
-    return apply(x, *(param[...] for param in params))
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(plan: Plan, x: jax.Array, *stored: jax.Array) -> jax.Array:
+    return jnp.einsum(plan.equation, x, plan.weight(*stored))
+
+
+def _forward(plan: Plan, x: jax.Array, *stored: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return _product(plan, x, *stored), (x, *stored)
+
+
+def _backward(plan: Plan, kept: tuple[jax.Array, ...], dy: jax.Array) -> tuple[Any, ...]:
+    x, *stored = kept
+    weight, split = jax.vjp(plan.weight, *stored)
+    of_x, of_weight, of_y = plan.equation.replace("->", ",").split(",")
+    dx = jnp.einsum(f"{of_y},{of_weight}->{of_x}", dy, weight)
+    # x stands left, so that the matrix which a CPU must transpose is the smaller one
+    return dx, *split(jnp.einsum(f"{of_x},{of_y}->{of_weight}", x, dy))
+
+
+_product.defvjp(_forward, _backward)
