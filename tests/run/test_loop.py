@@ -84,7 +84,8 @@ def test_a_record_carries_the_step_that_made_it(tmp_path: Path, unbroken: Path) 
     specs = state_specs(config.model, config.optimizer)
     step = startup.compile_step(config, specs, place, progress)
     state = startup.first_state(config, specs, place, None, progress)
-    with Batches(startup.open_data(config, progress).train, place, global_batch=8) as batches:
+    source = startup.open_data(config, progress).train
+    with Batches(source, place, global_batch=8, packed=config.data.packed) as batches:
         for number in range(3):
             rate = learning_rate(1e-2, config.optimizer.schedule, number, 8)
             state, values = step(state, next(batches), np.float32(rate))
