@@ -18,6 +18,8 @@ NAMES = ("adamw", "muon")
 # Dims that do not make a weight a matrix: a stack of layers, and a head's inner width (a bias is [heads, head_dim]).
 _STACKED, _INNER = ("layers",), ("head_dim",)
 
+UNNAMED = "unnamed"  # a dimension of what belongs to no weight, such as Muon's coefficients: no rule can cut it
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -89,7 +91,7 @@ def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:
 
 
 def optimizer_specs(optimizer: optax.GradientTransformation, specs: Tree) -> Tree:
-    """ArraySpec of every array of the optimizer's state: a moment has the dims of its weight, a counter none.
+    """ArraySpec of every array of the optimizer's state: a moment has the dims of its weight, others have no named dim.
 
     A moment is told by its path, which ends with its weight's. Nothing is made on a device.
     """
@@ -99,6 +101,6 @@ def optimizer_specs(optimizer: optax.GradientTransformation, specs: Tree) -> Tre
     def spec(path: tuple[Any, ...], x: jax.ShapeDtypeStruct) -> ArraySpec:
         ends = (path[start:] for start in range(len(path)))
         weight = next((weights[end] for end in ends if end in weights), None)
-        return ArraySpec(x.shape, x.dtype, weight.dims if weight else ())
+        return ArraySpec(x.shape, x.dtype, weight.dims if weight else (UNNAMED,) * x.ndim)
 
     return jax.tree_util.tree_map_with_path(spec, jax.eval_shape(optimizer.init, shapes))

@@ -1,0 +1,94 @@
+"""The update: what decays (case G2), what Muon takes as a matrix, the dims of every array of the state."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from meshtrain.errors import InputError
+from meshtrain.layout import named_specs
+from meshtrain.layout.padding import pad_tree, physical_specs, strip_tree
+from meshtrain.model import describe, initialize
+from meshtrain.step import OptimizerConfig, state_specs
+from meshtrain.step.optimizer import _matrix_dims, decay_mask, make_optimizer
+from tests.run.proofs import MODELS, place_on
+
+TENSOR = dict(batch="data", heads="tensor", kv_heads="tensor", mlp="tensor", vocab="tensor")
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one": dict(mesh=dict(data=1)),
+    "zero1": dict(mesh=dict(data=4), rules=dict(batch="data"), optimizer=dict(embed="data")),
+    "tensor_zero3": dict(mesh=dict(data=2, tensor=2), rules=TENSOR, params=dict(embed="data")),
+}
+# Norm scales and biases are stacked over layers, and a bias of the heads has three dims: rank is no rule.
+WHOLE = {"scale", "bias", "query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "gate_bias", "down_bias"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_matrices_decay_and_nothing_else(model: str) -> None:
+    specs = describe(MODELS[model])
+    for (path, _), decays in zip(named_specs(specs), jax.tree.leaves(decay_mask(specs)), strict=True):
+        assert decays == (path.split("/")[-1] not in WHOLE), path
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_without_a_gradient_weights_decay_by_the_declared_share(layout: str, name: str) -> None:
+    """Case G2: no gradient, decay 0.1, one step: p becomes (1 - 0.1 lr) p for matrices, all else stays bit by bit."""
+    model, rate = MODELS["gpt"], 0.02
+    specs = describe(model)
+    declared = LAYOUTS[layout]
+    place = place_on(4 if layout != "one" else 1, declared)
+    optimizer = make_optimizer(OptimizerConfig(name, weight_decay=0.1), physical_specs(specs, place))
+    weights = pad_tree(initialize(model, jax.random.key(0)), specs, place)
+    weights = jax.device_put(weights, place.shardings("optimizer", physical_specs(specs, place)))
+
+    def update(weights: Any) -> Any:
+        zero = jax.tree.map(jnp.zeros_like, weights)
+        updates, _ = optimizer.update(zero, optimizer.init(weights), weights)
+        return jax.tree.map(lambda p, u: p + rate * u, weights, updates)
+
+    new = strip_tree(jax.jit(update)(weights), specs)
+    old = strip_tree(weights, specs)
+    for (path, _), before, after in zip(named_specs(specs), jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+        if path.split("/")[-1] in WHOLE:
+            np.testing.assert_array_equal(after, before, err_msg=path)
+        else:
+            np.testing.assert_allclose(after, before * (1 - rate * 0.1), rtol=3e-7, err_msg=path)
+
+
+def test_muon_takes_hidden_matrices_from_inputs_to_outputs() -> None:
+    specs = dict(named_specs(describe(MODELS["gpt"])))
+    found = {path: _matrix_dims(spec) for path, spec in specs.items()}
+    matrices = {path: (dims.reduction_axis, dims.output_axis) for path, dims in found.items() if dims is not None}
+    assert matrices == {
+        "layers/attention/query": ((1,), (2, 3)),
+        "layers/attention/key": ((1,), (2, 3)),
+        "layers/attention/value": ((1,), (2, 3)),
+        "layers/attention/output": ((1, 2), (3,)),
+        "layers/mlp/up": ((1,), (2,)),
+        "layers/mlp/down": ((1,), (2,)),
+    }
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_moment_has_the_dims_of_its_weight(name: str) -> None:
+    model = MODELS["gpt"]
+    weights = dict(named_specs(describe(model)))
+    specs = named_specs(state_specs(model, OptimizerConfig(name)).opt_state)
+    moments = [(path, spec) for path, spec in specs if set(spec.dims) - {"unnamed"}]
+    assert len(moments) == {"adamw": 2 * len(weights), "muon": 2 * len(weights) - 6}[name]
+    for path, spec in moments:
+        weight = next(weight for weight in weights if path.endswith("/" + weight))
+        assert (spec.dims, spec.shape) == (weights[weight].dims, weights[weight].shape)
+        assert spec.dtype == np.float32
+    assert len(specs) - len(moments) <= 3  # counters, and Muon's coefficients
+
+
+@pytest.mark.parametrize(
+    "bad", [dict(name="adamv"), dict(learning_rate=0.0), dict(eps=0.0), dict(weight_decay=-1.0), dict(clip=0.0)]
+)
+def test_bad_values(bad: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="optimizer"):
+        OptimizerConfig(**bad)
