@@ -19,7 +19,7 @@ from meshtrain.parallel.shard import on_shards
 from meshtrain.parallel.tokens import TokenAxes
 
 HIDDEN = -1e30  # the logit of a padding row: finite, so that no NaN can arise
-CHUNK = 512  # tokens whose logits exist together on a device
+SMALLEST_CHUNK, LARGEST_CHUNK = 512, 2048  # tokens whose logits exist together on a device
 
 
 class LossSums(NamedTuple):
@@ -162,8 +162,12 @@ class _Chunk:
 
 
 def _chunks(x: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """This device's tokens in chunks of equal size, at most CHUNK: [chunks, C, D] and [chunks, C]."""
-    num = -(-labels.size // CHUNK)
+    """This device's tokens in chunks of equal size: [chunks, C, D] and [chunks, C].
+
+    At most D tokens, so that the logits of a chunk are no larger than the gradient of the table, which is there anyway
+    and is read and written once for each chunk: fewer would make that traffic dear, more would only take memory.
+    """
+    num = -(-labels.size // min(max(x.shape[-1], SMALLEST_CHUNK), LARGEST_CHUNK))
     more = -labels.size % num
     x = jnp.pad(x.reshape(labels.size, -1), ((0, more), (0, 0)))
     labels = jnp.pad(labels.reshape(-1), (0, more), constant_values=-1)

@@ -5,6 +5,7 @@ leaving those axes to the compiler keeps the backward pass free of sums over equ
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,6 +27,32 @@ def on_shards(place: Placement, f: Callable[..., Any], in_specs: Tree, out_specs
     context = jax.sharding.get_abstract_mesh()
     mesh = context if context.manual_axes else place.mesh
     return jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axes, check_vma=False)
+
+
+def on_copies(place: Placement, f: Callable[..., Any]) -> Callable[..., Any]:
+    """`f`, of arrays that are equal over every axis that is still free, with those axes manual while it runs.
+
+    For kernels that the compiler cannot partition. Differentiable (in all arguments), and the gradient is not summed
+    over the copies: the transpose of a shard_map would do that, so forward and backward are shard_maps of their own.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    axes = without(tuple(axis for axis, size in place.axis_sizes.items() if size > 1), context.manual_axes)
+    if not axes:
+        return f
+    mesh, whole = context if context.manual_axes else place.mesh, PartitionSpec()
+
+    def mapped(g: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.shard_map(
+            g, mesh=mesh, in_specs=whole, out_specs=whole, axis_names=set(axes), check_vma=False
+        )  # fmt: skip
+
+    @jax.custom_vjp
+    def copies(*arrays: jax.Array) -> Any:
+        return mapped(f)(*arrays)
+
+    # What `jax.vjp` returns is a pytree of arrays, equal over the copies like all else here.
+    copies.defvjp(mapped(partial(jax.vjp, f)), mapped(lambda pull, gradient: pull(gradient)))
+    return copies
 
 
 def free_axes(place: Placement, dim: str, kind: str = "activations") -> tuple[str, ...]:

@@ -58,7 +58,8 @@ def compare(found: tuple[LossSums, Any, Any], expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("chunk", [1000, 7], ids=["one chunk", "chunks with a rest"])
 def test_equals_float64(options: dict[str, Any], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "CHUNK", chunk)
+    monkeypatch.setattr(MODULE, "SMALLEST_CHUNK", chunk)
+    monkeypatch.setattr(MODULE, "LARGEST_CHUNK", chunk)
     x, table, labels = make()
     expected = loss(x, table, labels, **options)
     found = run(single_placement(), x, table, labels, **options)
@@ -145,7 +146,7 @@ def test_evaluation_makes_no_gradient_and_no_logits_of_all_tokens() -> None:
     assert training < logits / 2
     assert evaluation < logits / 4
     # The cost counts the body of a loop once: one product in evaluation, three in training.
-    product = 2 * MODULE.CHUNK * vocab * 64
+    product = 2 * MODULE.SMALLEST_CHUNK * vocab * 64
     assert product <= few < 1.5 * product
     assert 3 * product <= many < 4 * product
 

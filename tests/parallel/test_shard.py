@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 from meshtrain.layout import single_placement
 from meshtrain.parallel.cross_entropy import cross_entropy
 from meshtrain.parallel.embedding import embed_tokens
-from meshtrain.parallel.shard import free_axes, on_shards, shard_index, without
+from meshtrain.parallel.shard import free_axes, on_copies, on_shards, shard_index, without
 from tests.parallel.layouts import placed
 
 
@@ -26,6 +26,30 @@ def test_cut_and_joined() -> None:
 
 def test_one_device_is_the_function_itself() -> None:
     assert on_shards(single_placement(), jnp.sin, (PartitionSpec(),), PartitionSpec()) is jnp.sin
+
+
+def test_copies_have_no_summed_gradient() -> None:
+    """Of a function that the compiler is not to cut, under axes of which one is already manual and two are left."""
+    place = placed("two axes, zero3")
+    x, spec = jnp.arange(16.0).reshape(8, 2), PartitionSpec("a")
+
+    def outer(x: jax.Array) -> jax.Array:
+        seen = []
+
+        def inner(x: jax.Array) -> jax.Array:
+            seen.append(set(jax.sharding.get_abstract_mesh().manual_axes))
+            return jnp.sin(x)
+
+        y = on_copies(place, inner)(x)
+        assert seen == [{"a", "b", "c"}]
+        return y
+
+    wave = on_shards(place, outer, (spec,), spec)
+    value, pull = jax.vjp(jax.jit(wave), x)
+    np.testing.assert_allclose(value, jnp.sin(x), rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(pull)(jnp.ones_like(x))[0], jnp.cos(x), rtol=1e-6)
+    text = jax.jit(lambda x, dy: jax.vjp(wave, x)[1](dy)).lower(x, x).compile().as_text()
+    assert "all-reduce" not in str(text)
 
 
 def test_without() -> None:

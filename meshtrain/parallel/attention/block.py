@@ -23,7 +23,7 @@ from meshtrain.parallel.attention import looped, unrolled
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.attention.tile import Keys, Queries
 
-SHORT = 1024  # keys: up to here no loop over blocks
+SHORT = 512  # keys: up to here no loop over blocks
 SCORES = 1 << 19  # scores held at a time, at least one block of one row: 2 MB of float32, the size of a core's cache
 
 Sides = tuple[Queries, Keys]

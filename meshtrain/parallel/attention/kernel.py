@@ -4,6 +4,7 @@
 """
 
 import logging
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from meshtrain.errors import InputError, nearest
 from meshtrain.layout import Placement
 from meshtrain.parallel.attention import block
 from meshtrain.parallel.attention.mask import Mask
+from meshtrain.parallel.shard import on_copies
 
 KERNELS = ("auto", "cudnn", "xla")
 GPU = ("gpu", "cuda")
@@ -61,35 +63,31 @@ def platform_of(place: Placement) -> str:
 
 def scores_at_a_time(place: Placement) -> int:
     """How many scores the blockwise kernel holds at a time on these devices."""
-    return scores_on(platform_of(place))
-
-
-def scores_on(platform: str) -> int:
-    """The same by platform."""
-    return GPU_SCORES if platform in GPU else block.SCORES
+    return GPU_SCORES if platform_of(place) in GPU else block.SCORES
 
 
 def self_attention(
     q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array,
-    mask: Mask, kernel: str, platform: str, in_order: bool = True,
+    mask: Mask, kernel: str, place: Placement, in_order: bool = True,
 ) -> jax.Array:  # fmt: skip
     """Attention of whole rows over themselves, on one device's arrays, by the kernel that was chosen.
 
     in_order: tokens stand in the order of the row, so that no query sees a key of a higher index; cuDNN needs it.
     """
     if kernel == "cudnn":
-        return _cudnn(q_BTNH, k_BTKH, v_BTKH, segments_BT, mask)
+        # The kernel's own partitioner has no answer where an axis is left to the compiler.
+        out_BTNH = on_copies(place, partial(_cudnn, mask=mask))(q_BTNH, k_BTKH, v_BTKH)
+        return jnp.where((segments_BT != 0)[:, :, None, None], out_BTNH, 0)
     sides = (positions_BT, positions_BT, segments_BT, segments_BT)
-    return block.block_attention(q_BTNH, k_BTKH, v_BTKH, *sides, mask, in_order, scores_on(platform))
+    return block.block_attention(q_BTNH, k_BTKH, v_BTKH, *sides, mask, in_order, scores_at_a_time(place))
 
 
-def _cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, segments_BT: jax.Array, mask: Mask) -> jax.Array:
+def _cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask) -> jax.Array:
     """cuDNN's flash attention. Rows are one document and then padding, so causal order alone hides the padding."""
-    out_BTNH = jax.nn.dot_product_attention(
+    return jax.nn.dot_product_attention(
         q_BTNH, k_BTKH, v_BTKH, scale=mask.scale, is_causal=True, implementation="cudnn",
         local_window_size=None if mask.window is None else (mask.window - 1, 0),
     )  # fmt: skip
-    return jnp.where((segments_BT != 0)[:, :, None, None], out_BTNH, 0)
 
 
 def _announce(text: str) -> None:

@@ -4,7 +4,7 @@ import jax
 
 from meshtrain.errors import InputError
 from meshtrain.layout import Placement
-from meshtrain.parallel.attention.kernel import platform_of, self_attention
+from meshtrain.parallel.attention.kernel import self_attention
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.shard import free_axes
 
@@ -14,7 +14,7 @@ def local(
     *, mask: Mask, kernel: str, place: Placement,
 ) -> jax.Array:  # fmt: skip
     """out_BTnH of this device's rows and heads."""
-    return self_attention(q_BTnH, k_BTkH, v_BTkH, positions_BT, segments_BT, mask, kernel, platform_of(place))
+    return self_attention(q_BTnH, k_BTkH, v_BTkH, positions_BT, segments_BT, mask, kernel, place)
 
 
 def check_local(place: Placement, others: list[str]) -> None:

@@ -13,7 +13,7 @@ from jax import lax
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.attention.tile import EMPTY, Keys, Queries, merge, tile_backward, tile_forward
 
-TILE_QUERIES, TILE_KEYS = 256, 512
+TILE_QUERIES, TILE_KEYS = 256, 256
 
 
 def forward(

@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from meshtrain.errors import InputError
 from meshtrain.layout import Placement
 from meshtrain.layout.exchange import exchange_axes, heads_text
-from meshtrain.parallel.attention.kernel import platform_of, self_attention
+from meshtrain.parallel.attention.kernel import self_attention
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.attention.ring import ring
 
@@ -28,7 +28,7 @@ def ulysses(
 ) -> jax.Array:  # fmt: skip
     """out_BtnH: attention of whole rows between two swaps. InputError where the swap does not divide the heads."""
     q, k, v, positions, segments = _swap_in(q_BtnH, k_BtkH, v_BtkH, positions_Bt, segments_Bt, place)
-    return _swap_out(self_attention(q, k, v, positions, segments, mask, kernel, platform_of(place)), place)
+    return _swap_out(self_attention(q, k, v, positions, segments, mask, kernel, place), place)
 
 
 def usp(

@@ -1,0 +1,58 @@
+"""The choice of the kernel, and what cuDNN's is asked: here XLA stands in for it, since there is no GPU."""
+
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from meshtrain.parallel.attention import Mask, kernel
+from tests.parallel.attention.test_attend import H, T, compare, make, run
+from tests.parallel.layouts import placed
+from tests.parallel.references import documents
+
+BFLOAT16 = jnp.dtype(jnp.bfloat16)
+ROWS = [[20], [13], [1], []] * 2  # one document from the first token, then padding
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A mesh that says it is of GPUs, and float32 allowed so that numbers can be compared; what cuDNN was asked."""
+    asked: list[dict[str, Any]] = []
+    original = jax.nn.dot_product_attention
+
+    def stand_in(q: Any, k: Any, v: Any, *, implementation: str, **options: Any) -> Any:
+        asked.append(dict(options, implementation=implementation))
+        return original(q, k, v, implementation="xla", **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
+    monkeypatch.setattr(kernel, "platform_of", lambda place: "gpu")
+    refusals = kernel.cudnn_refusals
+    monkeypatch.setattr(kernel, "cudnn_refusals", lambda mask, platform, _, H: refusals(mask, platform, BFLOAT16, H))
+    return asked
+
+
+@pytest.mark.parametrize("name", ["single", "an axis that nothing uses"])
+@pytest.mark.parametrize("window", [None, 6])
+def test_what_cudnn_is_asked_is_the_mask(gpu: list[dict[str, Any]], name: str, window: int | None) -> None:
+    mask = Mask(H**-0.5, window=window, packed=False)
+    arrays, _ = make(4, 2)
+    rows = documents(ROWS, T)
+    found = run(placed(name), arrays, rows, mask)
+    assert {options["implementation"] for options in gpu} == {"cudnn"}
+    compare(found, arrays, rows, mask)
+    assert not np.asarray(found["out"])[rows[1] == 0].any()
+
+
+def test_the_choice_is_said_once(gpu: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> None:
+    kernel._announced.clear()
+    caplog.set_level(logging.INFO, "meshtrain")
+    place = placed("single")
+    for _ in range(2):
+        for mask in (Mask(1.0, packed=False), Mask(1.0, softcap=2.0)):
+            kernel.choose_kernel("auto", mask, place, BFLOAT16, H)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first == "attention kernel: cudnn"
+    assert second.startswith("attention kernel: xla (cudnn cannot be used: it has no soft-cap of scores (softcap=2.0);")
