@@ -68,7 +68,7 @@ def _sums(x_BTD: jax.Array, table_VD: jax.Array, labels_BT: jax.Array, loss: Los
         def add(sums: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             return sums + _Chunk(*chunk, table, loss, axes).sums(), None
 
-        return _over_tokens(lax.scan(add, jnp.zeros(4), chunks)[0], axes)
+        return _over_tokens(lax.scan(add, jnp.zeros(4, jnp.float32), chunks)[0], axes)
 
     in_specs = axes.tokens, axes.table, axes.tokens
     return on_shards(place, shard, in_specs, PartitionSpec())(x_BTD, table_VD, labels_BT)
@@ -92,7 +92,7 @@ def _forward(
 
         # The gradient of the table is summed as [D, V], from a transposed copy of x: on a CPU products whose left side
         # must be transposed run at a third of the speed, and x is small.
-        start = jnp.zeros(4), jnp.zeros(table.shape[::-1], jnp.float32)
+        start = jnp.zeros(4, jnp.float32), jnp.zeros(table.shape[::-1], jnp.float32)
         (sums, dtable_DV), dx_NCD = lax.scan(add, start, (x_NCD, x_NCD.swapaxes(1, 2), labels_NC))
         dx = dx_NCD.reshape(-1, x.shape[-1])[: labels.size].reshape(x.shape)
         return _over_tokens(sums, axes), axes.sum_over_vocab(dx), dtable_DV[None]
