@@ -83,9 +83,7 @@ def attention(
     out = np.zeros_like(q)
     for i in range(len(x)):
         seen = [
-            j
-            for j in range(len(x))
-            if segments[i] == segments[j] > 0 and 0 <= positions[i] - positions[j] < window
+            j for j in range(len(x)) if segments[i] == segments[j] > 0 and 0 <= positions[i] - positions[j] < window
         ]
         if not seen:
             continue

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshtrain.io.loader import Batches, evaluation_batches
-from meshtrain.io.rows import IntArray, Rows
+from meshtrain.io.rows import IntArray, Rows, padding_rows
 from meshtrain.layout import single_placement
 from meshtrain.model import hidden_states, initialize, loss_sums
 from meshtrain.model.config import ModelConfig
@@ -177,12 +177,15 @@ def test_an_uneven_mask_over_data_and_length(layout: dict[str, int]) -> None:
 
 
 class Uneven:
-    """37 rows for an evaluation."""
+    """37 rows for an evaluation, and padding after them, as every finite source has."""
 
     num_rows, length = 37, LENGTH
 
     def rows(self, index: IntArray, sample: IntArray | None = None) -> Rows:
-        return ProofRows(MODELS["llama"].vocab, LENGTH).rows(index)
+        rows = ProofRows(MODELS["llama"].vocab, LENGTH).rows(index)
+        padding = padding_rows(len(index), LENGTH)
+        there = (np.asarray(index) < self.num_rows)[:, None]
+        return {name: np.where(there, rows[name], padding[name]) for name in rows}
 
 
 @pytest.mark.slow
