@@ -1,4 +1,4 @@
-"""A Llama-style model of about 4e6 parameters, to learn on and to test with on a CPU. Its sizes divide by 2, 4 and 8."""
+"""A Llama-style model of 4e6 parameters, to learn on and to test with on a CPU. Its sizes divide by 2, 4 and 8."""
 
 from ml_collections import ConfigDict
 
