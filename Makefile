@@ -17,7 +17,9 @@ TEST_STAMP = $(VENV)/.installed-$(subst $(COMMA),-,$(EXTRAS))
 .PHONY: train test check lint bench goldens
 
 train: $(VENV)/.installed
-	$(RUN) -m meshtrain.train --config configs/runs/quickstart.py
+	$(RUN) -m meshtrain.train --config configs/runs/quickstart.py --config.steps=540
+	@echo && echo "The same run goes on under another layout: ZeRO-1 over all devices instead of ZeRO-3 x tensor parallelism." && echo
+	$(RUN) -m meshtrain.train --config configs/runs/quickstart.py --layout configs/layouts/zero1.py
 
 test: $(TEST_STAMP) lint
 	$(RUN) -m pytest -n 2 --dist worksteal
