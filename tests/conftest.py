@@ -6,6 +6,7 @@ it, such a skip is a failure.
 
 import os
 from collections.abc import Generator
+from importlib import import_module
 
 import pytest
 
@@ -15,6 +16,9 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 from jaxtyping import install_import_hook
 
 install_import_hook(["meshtrain.parallel", "meshtrain.model"], "beartype.beartype")
+
+# A collective may wait long where other tests share the cores. Imported after the hook, which checks what this loads.
+os.environ["XLA_FLAGS"] += " " + " ".join(import_module("meshtrain.run.distributed").CPU_FLAGS)
 
 
 @pytest.hookimpl(wrapper=True)
