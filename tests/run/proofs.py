@@ -17,7 +17,7 @@ from meshtrain.step import OptimizerConfig, StepConfig
 LENGTH, BATCH = 16, 8
 
 MODELS = {
-    "llama": ModelConfig(2, 16, 4, 2, 4, 24, 29, LENGTH, init_std=0.25, tied=True),
+    "llama": ModelConfig(2, 16, 8, 2, 4, 24, 29, LENGTH, init_std=0.25, tied=True),
     "gpt": ModelConfig(
         2, 16, 4, 4, 4, 32, 32, LENGTH, norm="layer", activation="gelu", positions="learned", attention_bias=True,
         attention_output_bias=True, mlp_bias=True, init_std=0.25,
@@ -33,12 +33,12 @@ MODELS = {
 
 
 @cache
-def proof_of(name: str, num_steps: int = 2, optimizer: str = "adamw") -> Proof:
+def proof_of(name: str, num_steps: int = 2, optimizer: str = "adamw", batch: int = BATCH) -> Proof:
     """The reference of a model of MODELS, on one device."""
     model = MODELS[name]
     config = StepConfig(model, OptimizerConfig(optimizer, eps=EPSILON), z_loss=1e-3)
-    case = Case(config, ProofRows(model.vocab, LENGTH), BATCH, num_steps, LEARNING_RATE)
-    return make_proof(Shrunk(model, LENGTH, BATCH, ()), case, single_placement(), "one device")
+    case = Case(config, ProofRows(model.vocab, LENGTH), batch, num_steps, LEARNING_RATE)
+    return make_proof(Shrunk(model, LENGTH, batch, ()), case, single_placement(), "one device")
 
 
 def place_on(num_devices: int, declared: dict[str, Any]) -> Placement:

@@ -36,7 +36,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
     if draw(st.booleans()):
         for axis in mesh:
             _give_role(draw, layout, axis)
-    if draw(st.integers(0, 2)) == 0:
+    if draw(st.booleans()):
         layout["rules"].update(draw(rows(tuple(mesh), tuple(DIMS))))
     for section in ("activations", *WEIGHT_CLASSES):
         if draw(st.integers(0, 4)) == 0:

@@ -173,6 +173,7 @@ def test_the_real_state_has_the_bytes_that_are_shown(layout: str) -> None:
         assert held == report.state_bytes["optimizer"]
 
 
+@pytest.mark.slow
 def test_every_layout_file_is_sound_on_the_tiny_model() -> None:
     """Only what a file declares is noted; and its words are not empty."""
     from meshtrain.run import config_file

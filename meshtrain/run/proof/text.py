@@ -20,7 +20,8 @@ def preface(proof: Proof) -> str:
     paragraphs = [
         f"{plural(case.num_steps, 'step')} of the real training step in float32 on virtual CPU devices, compared with"
         f" {proof.reference_name}.",
-        f"The model is shrunk: {', '.join(shrunk.changes) or 'nothing'}. It still has {features(shrunk.model)}.",
+        f"The model is shrunk: {', '.join(shrunk.changes) or 'nothing'}. It still has {features(shrunk.model)}."
+        " Whether the layout fits the real sizes is what `show` tells.",
         f"The batch: {plural(shrunk.global_batch, 'row')} of {plural(shrunk.length, 'token')}, packed documents,"
         f" padding, an uneven loss mask, one row in four without any counted token.",
         f"The optimizer: {optimizer.name} as in the run, but a constant learning rate of {LEARNING_RATE:g} and epsilon"
