@@ -204,9 +204,14 @@ class Placement:
                 "global_batch",
                 f"{plural(global_batch, 'sequence')} do not divide into {plural(shards, 'part')} of the batch"
                 f" (rules.batch: {axes}) times {plural(microbatches, 'microbatch')} ({keys}): {unit:,} in all.",
-                f"global_batch={near} would work.",
+                f"global_batch={near} would work{self._fewer_microbatches(global_batch)}.",
             )
         ]
+
+    def _fewer_microbatches(self, global_batch: int) -> str:
+        """A number of microbatches that the batch divides into, as a further way out."""
+        fitting = [n for n in range(2, self.layout.accumulate) if global_batch % (self.num_shards("batch") * n) == 0]
+        return f", or accumulate={fitting[-1]}" if fitting and not self.layout.pipeline else ""
 
 
 def place(layout: Layout, num_devices: int | None = None) -> Placement:

@@ -26,7 +26,7 @@ from meshtrain.run.proof.explain import Explanation, explain
 from meshtrain.run.proof.order import order_of_use
 from meshtrain.run.proof.outcome import Case, Outcome, run_case
 from meshtrain.run.proof.rows import ProofRows
-from meshtrain.run.proof.shrink import Shrunk, least_devices, shrink, shrink_mesh, shrink_pipeline
+from meshtrain.run.proof.shrink import Shrunk, least_devices, shrink, shrink_layout, shrink_mesh
 from meshtrain.run.proof.tolerance import Tolerances, tolerances
 from meshtrain.step import Precision, StepConfig, TrainState
 
@@ -174,7 +174,7 @@ def _parse(declared: Declared, num_devices: int | None) -> tuple[Layout | None, 
         if any(finding.severity == ERROR for finding in findings):
             return None, {}, findings
         sizes = shrink_mesh(layout.mesh, num_devices or max(NUM_DEVICES, least_devices(layout.mesh.sizes.values())))
-        return shrink_pipeline(layout, sizes), sizes, findings
+        return shrink_layout(layout, sizes), sizes, findings
     except InputError as error:
         where, _, message = str(error).partition(": ")
         return None, {}, [*findings, Finding(ERROR, "refused", where, message)]

@@ -19,6 +19,7 @@ from meshtrain.layout.words import listing
 from meshtrain.model import ModelConfig
 
 LENGTH, EMBED, MLP, HEAD_DIM, VOCAB = 32, 32, 48, 8, 97
+MOST_ACCUMULATED = 4  # microbatches that are summed
 MOST_RATIO = 2  # query heads that share one pair of key and value heads
 
 
@@ -95,8 +96,9 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
     return Shrunk(small, length, batch, _changes(model, small))
 
 
-def shrink_pipeline(layout: Layout, sizes: dict[str, int]) -> Layout:
-    """The layout with at most two pieces per stage and two microbatches per stage, its layers dealt out evenly."""
+def shrink_layout(layout: Layout, sizes: dict[str, int]) -> Layout:
+    """The layout with few microbatches; in a pipeline at most two pieces per stage, its layers dealt out evenly."""
+    layout = dataclasses.replace(layout, accumulate=min(layout.accumulate, MOST_ACCUMULATED))
     if layout.pipeline is None:
         return layout
     stages = math.prod(sizes[axis] for axis in layout.rules.axes("layers"))
