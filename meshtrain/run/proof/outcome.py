@@ -22,7 +22,7 @@ Arrays = dict[str, np.ndarray]  # by path
 
 # The same program, partitioned and fused as ever; only its machine code is made with less effort, in half the time.
 # (Other fusions compile quicker still, but then initial weights differ in their last bits on pipeline stages.)
-LIGHT = {"xla_backend_optimization_level": 0}
+LIGHT: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 
 @cache
