@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshtrain.errors import InputError
+from meshtrain.io.rows import FIELDS
 from meshtrain.layout import ArraySpec, Finding, Placement, Rules, Tree, abstract_mesh, map_specs, named_specs
 from meshtrain.layout.check import check
 from meshtrain.layout.finding import ERROR
@@ -40,7 +41,7 @@ def batch_specs(global_batch: int, length: int) -> Named:
     """The arrays of a batch as the loader places them."""
     rows = ArraySpec((global_batch, length), np.dtype(np.int32), ("batch", "length"))
     index = ArraySpec((global_batch,), np.dtype(np.uint32), ("batch",))
-    return (*((name, rows) for name in ("tokens", "labels", "positions", "segments")), ("index_B", index))
+    return (*((name, rows) for name in FIELDS), ("index_B", index))
 
 
 def check_run(
