@@ -18,7 +18,9 @@ from jaxtyping import install_import_hook
 install_import_hook(["meshtrain.parallel", "meshtrain.model"], "beartype.beartype")
 
 # A collective may wait long where other tests share the cores. Imported after the hook, which checks what this loads.
-os.environ["XLA_FLAGS"] += " " + " ".join(import_module("meshtrain.run.distributed").CPU_FLAGS)
+distributed = import_module("meshtrain.run.distributed")
+os.environ["XLA_FLAGS"] += " " + " ".join(distributed.CPU_FLAGS)
+distributed.make_room(8)
 
 
 @pytest.hookimpl(wrapper=True)

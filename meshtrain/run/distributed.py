@@ -28,6 +28,19 @@ CPU_FLAGS = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
 )
 
+THREADS_VARIABLE = "PJRT_NPROC"  # how many threads the CPU client has
+THREADS_PER_DEVICE = 4
+
+
+def make_room(num_devices: int) -> None:
+    """Threads for the virtual CPU devices of this process, before its client starts.
+
+    A collective holds a thread until its partners come, and independent ones of a device run at once, in no fixed
+    order. With a thread per core or per device all of them can be held while the partners wait for one: a deadlock.
+    """
+    if num_devices > 1:
+        os.environ.setdefault(THREADS_VARIABLE, str(max(os.cpu_count() or 1, THREADS_PER_DEVICE * num_devices)))
+
 
 def set_up(request: Request, say: Callable[[str], None]) -> int:
     """Configures JAX for this run and returns how many devices it has. Call it before anything touches a device."""
@@ -39,6 +52,7 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
     wanted = _cpu_devices(request)
     if wanted is None:
         return len(jax.devices())
+    make_room(wanted)
     try:
         if "cpu_devices" in request.flags:
             jax.config.update("jax_platforms", "cpu")
