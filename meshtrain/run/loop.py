@@ -66,7 +66,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
 
     # Data, compilation and the first state need each other not: the first two go on in threads of their own.
     data_work = Background("data", lambda: startup.open_data(config, progress))
-    step_work = Background("compilation", lambda: startup.compile_step(config, specs, placement, progress))
+    step_work = Background("compilation", lambda: startup.compile_step(config, placement, progress))
     state = startup.first_state(config, specs, placement, saved, progress)
     data = data_work.result()
     say(startup.describe_data(data, config))

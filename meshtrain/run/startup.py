@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from meshtrain.errors import InputError
 from meshtrain.io import checkpoint
@@ -18,7 +17,8 @@ from meshtrain.io.windows import HeldOutWindows
 from meshtrain.layout import Layout, Placement, place
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.progress import Progress
-from meshtrain.step import StepConfig, TrainState, initial_state, make_train_step
+from meshtrain.step import StepConfig, TrainState, initial_state
+from meshtrain.step.lower import lower_step
 from meshtrain.step.state import abstract_state, make_device_order
 
 
@@ -70,17 +70,13 @@ def describe_data(data: Data, config: RunConfig) -> str:
     return text + (f"; held out: {held_out:,} rows" if held_out else "; nothing is held out")
 
 
-def compile_step(config: RunConfig, specs: TrainState, placement: Placement, progress: Progress) -> Callable[..., Any]:
+def compile_step(config: RunConfig, placement: Placement, progress: Progress) -> Callable[..., Any]:
     """The training step as an executable: traced and compiled without any array, and never compiled again."""
-    shape = (config.global_batch, config.data.length)
-    rows = placement.sharding("activations", ("batch", "length"), shape)
-    index = placement.sharding("activations", ("batch",), shape[:1])
-    batch = {name: jax.ShapeDtypeStruct(shape, np.int32, sharding=rows) for name in batch_fields(config.data.packed)}
-    batch["index_B"] = jax.ShapeDtypeStruct(shape[:1], np.uint32, sharding=index)
-    step = make_train_step(step_config(config), placement)
-    rate = jax.ShapeDtypeStruct((), np.float32)
+    fields = batch_fields(config.data.packed)
     with progress.phase("compiling the training step"):
-        return step.lower(abstract_state(specs, placement), batch, rate).compile()  # type: ignore[attr-defined]
+        return lower_step(
+            step_config(config), placement, config.global_batch, config.data.length, fields
+        ).compile()  # fmt: skip
 
 
 def first_state(

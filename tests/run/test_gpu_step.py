@@ -5,13 +5,14 @@ compiler for GPUs is chosen by the environment, before jax is imported.
 """
 
 import json
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from meshtrain.run.compiler import compile_without_gpus
 
 ROOT = Path(__file__).parents[2]
 H100_MEMORY = 80e9
@@ -35,33 +36,28 @@ def test_the_step_fits_and_uses_flash_attention(run: str, num_devices: int, stat
 
 def compile_run(run: str, num_devices: int) -> dict[str, int]:
     """Bytes per device of the compiled step, and how many of its calls are cuDNN's flash attention."""
-    from jax.experimental import topologies
-
-    from meshtrain.layout import Layout, Placement, build_mesh
-    from meshtrain.run import startup
+    compile_without_gpus()
+    from meshtrain.audit import compile_step
+    from meshtrain.layout import Layout
     from meshtrain.run.arguments import parse
     from meshtrain.run.config import load
-    from meshtrain.run.progress import Progress
-    from meshtrain.step import state_specs
-    from tests.parallel.attention.h100 import H100
+    from meshtrain.run.startup import step_config
 
-    topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology=f"1x1x{num_devices}")
     request = load(parse(["--config", str(ROOT / f"configs/runs/{run}.py")]))
-    layout = Layout.parse(request.layout, request.layout_name)
-    place = Placement(layout, build_mesh(layout.mesh.resolve(num_devices), topology.devices))
-    config = request.config
-    specs = state_specs(config.model, config.optimizer)
-    step = startup.compile_step(config, specs, place, Progress(config.steps, config.log_every))
-    memory = step.memory_analysis()  # type: ignore[attr-defined]
+    layout, config = Layout.parse(request.layout, request.layout_name), request.config
+    step = compile_step(
+        step_config(config), layout, num_devices, global_batch=config.global_batch, length=config.data.length,
+        packed=config.data.packed,
+    )  # fmt: skip
+    memory, text = step.memory_analysis(), step.as_text()
+    assert memory is not None
+    assert text is not None
     return {
         "arguments": memory.argument_size_in_bytes,
         "temporary": memory.temp_size_in_bytes,
-        "flash": step.as_text().count('custom_call_target="__cudnn$fmha'),  # type: ignore[attr-defined]
+        "flash": text.count('custom_call_target="__cudnn$fmha'),
     }
 
 
 if __name__ == "__main__":
-    os.environ.update(
-        JAX_PLATFORMS="cpu", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", XLA_FLAGS="--xla_gpu_autotune_level=0",
-    )  # fmt: skip
     print(json.dumps(compile_run(sys.argv[1], int(sys.argv[2]))))

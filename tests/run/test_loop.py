@@ -82,7 +82,7 @@ def test_a_record_carries_the_step_that_made_it(tmp_path: Path, unbroken: Path) 
     config, progress = request.config, Progress(8, 1, quiet=True)
     place = startup.place_layout(request, 8, print)
     specs = state_specs(config.model, config.optimizer)
-    step = startup.compile_step(config, specs, place, progress)
+    step = startup.compile_step(config, place, progress)
     state = startup.first_state(config, specs, place, None, progress)
     source = startup.open_data(config, progress).train
     with Batches(source, place, global_batch=8, packed=config.data.packed) as batches:

@@ -5,23 +5,15 @@ the environment, before jax is imported. Needs the CUDA plugin (the extra cuda13
 """
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from meshtrain.run.compiler import compile_without_gpus
+
 NUM_DEVICES, LAYERS = 16, 3  # layers in a scan, as in the model: forward and backward are loops of their own
 B, T, N, K, H = 1, 8192, 32, 2, 64
-
-# The GpuTargetConfig of an H100 SXM, as XLA prints it on one.
-H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
-shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
-block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535 memory_bandwidth: 3352320000000
-l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84929347584 shared_memory_per_block_optin: 232448
-cuda_compute_capability { major: 9 minor: 0 } registers_per_core_limit: 65536 registers_per_block_limit: 65536 }
-platform_name: "CUDA" dnn_version_info { major: 9 minor: 8 } runtime_version { major: 13 minor: 0 patch: 0 }
-device_description_str: "NVIDIA H100 80GB HBM3" """
 
 KINDS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast|ragged-all-to-all"
 SIZES = {"bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "pred": 1}
@@ -31,13 +23,11 @@ def compile_text(scheme: str, order: str) -> str:
     """The optimised program."""
     import jax
     import jax.numpy as jnp
-    from jax.experimental import topologies
-    from jax.sharding import Mesh
 
-    from meshtrain.layout import Layout, Placement
+    from meshtrain.audit import place_on_gpus
+    from meshtrain.layout import Layout
     from meshtrain.parallel.attention import Mask, attend
 
-    devices = topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x2x8").devices
     sizes = dict(ring=4, swap=4) if scheme == "usp" else dict(context=NUM_DEVICES)
     layout = Layout.parse(
         dict(
@@ -45,9 +35,7 @@ def compile_text(scheme: str, order: str) -> str:
             activations=dict(stream=tuple(sizes)),
         )
     )  # fmt: skip
-    import numpy as np
-
-    place = Placement(layout, Mesh(np.array(devices).reshape(tuple(sizes.values())), tuple(sizes)))
+    place = place_on_gpus(layout, "h100", NUM_DEVICES)
 
     def step(q: Any, k: Any, v: Any, dout: Any, ids: Any) -> Any:
         def layer(_: Any, qkv: Any) -> Any:
@@ -114,9 +102,7 @@ def _bytes(dtype: str, dims: str) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.update(
-        JAX_PLATFORMS="cpu", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1", XLA_FLAGS="--xla_gpu_autotune_level=0",
-    )  # fmt: skip
+    compile_without_gpus()
     program = compile_text(*sys.argv[1:3])
     if len(sys.argv) > 3:
         print(program)
