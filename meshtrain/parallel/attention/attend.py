@@ -31,18 +31,19 @@ SCHEMES: dict[str, Callable[..., jax.Array]] = {
 def attend(
     q_BTNH: Float[Array, "B T N H"],
     k_BSKH: Float[Array, "B S K H"],
-    v_BSKH: Float[Array, "B S K H"],
+    v_BSKW: Float[Array, "B S K W"],
     *,
     positions_BT: Int[Array, "B T"],
     segments_BT: Int[Array, "B T"],
     mask: Mask,
     place: Placement,
     kernel: str = "auto",
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N W"]:
     """Softmax attention of each query over the keys that `mask` lets it see, float32 statistics, output in q's dtype.
 
-    Query head n uses key head n // (N / K). A query of segment 0 gives exactly 0. InputError where dims do not divide,
-    where the scheme cannot serve the layout, or where the kernel asked for ("cudnn") cannot honour mask or platform.
+    Query head n uses key head n // (N / K). Values may have another head size than queries and keys (W, H). A query of
+    segment 0 gives exactly 0. InputError where dims do not divide, where the scheme cannot serve the layout, or where
+    the kernel asked for ("cudnn") cannot honour mask or platform.
     """
     scheme = SCHEMES.get(place.layout.attention)
     if scheme is None:
@@ -52,7 +53,7 @@ def attend(
         check_local(place, [name for name in SCHEMES if name != "local"])
     place.spec("activations", ("batch", "length", "heads", "head_dim"), q_BTNH.shape)  # raises what does not divide
     place.spec("activations", ("batch", "length", "kv_heads", "head_dim"), k_BSKH.shape)
-    kernel = choose_kernel(kernel, mask, place, q_BTNH.dtype, q_BTNH.shape[-1])
+    kernel = choose_kernel(kernel, mask, place, q_BTNH.dtype, (q_BTNH.shape[-1], v_BSKW.shape[-1]))
 
     batch, length, heads = (free_axes(place, dim) or None for dim in ("batch", "length", "heads"))
     kv_heads = _kv_axes(heads or (), k_BSKH.shape[2], place)
@@ -65,7 +66,7 @@ def attend(
         return scheme(q, k, v, positions, segments, mask=mask, kernel=kernel, place=place)
 
     return on_shards(place, shard, (q_spec, kv_spec, kv_spec, rows, rows), q_spec)(
-        q_BTNH, k_BSKH, v_BSKH, positions_BT, segments_BT
+        q_BTNH, k_BSKH, v_BSKW, positions_BT, segments_BT
     )
 
 

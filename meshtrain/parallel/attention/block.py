@@ -3,6 +3,7 @@
 Keeps q, k, v, the output and its log-sum-exp for the backward pass; no array is larger than a block of queries times
 the keys, so memory grows linearly with the length. Blocks that causal order, documents or the window leave empty are
 not computed. Queries and keys have their own positions and segments: they may be of different shards and lengths.
+Values may have another head size (W) than queries and keys (H), as in latent attention.
 
 Up to SHORT keys the blocks of queries are unrolled, each over all keys up to its own last one; beyond, two loops go
 over tiles, and the range of key tiles that a tile of queries needs is read from positions and segments.
@@ -32,7 +33,7 @@ Sides = tuple[Queries, Keys]
 def block_attention_forward(
     q_BTNH: Float[Array, "B T N H"],
     k_BSKH: Float[Array, "B S K H"],
-    v_BSKH: Float[Array, "B S K H"],
+    v_BSKW: Float[Array, "B S K W"],
     *,
     q_positions_BT: Int[Array, "B T"],
     k_positions_BS: Int[Array, "B S"],
@@ -42,7 +43,7 @@ def block_attention_forward(
     causal_skip: bool = False,
     scores: int = SCORES,
     dtype: DTypeLike | None = None,
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B N T"]]:
+) -> tuple[Float[Array, "B T N W"], Float[Array, "B N T"]]:
     """(output, log-sum-exp). The output in `dtype` (default: q's), the log-sum-exp float32, EMPTY where no key is seen.
 
     causal_skip: query i and key i are the same token of the row, so that no key is seen before its index; it saves
@@ -50,26 +51,26 @@ def block_attention_forward(
     to stay within it).
     """
     B, T, N, _ = q_BTNH.shape
-    q_BKGTH, k_BKSH, v_BKSH = _query_heads(q_BTNH, k_BSKH.shape[2]), _key_heads(k_BSKH), _key_heads(v_BSKH)
+    q_BKGTH, k_BKSH, v_BKSW = _query_heads(q_BTNH, k_BSKH.shape[2]), _key_heads(k_BSKH), _key_heads(v_BSKW)
     sides = Queries(q_positions_BT, q_segments_BT), Keys.of(k_positions_BS, k_segments_BS)
     short = k_BSKH.shape[1] <= SHORT
     forward = partial(unrolled.forward, causal_skip=causal_skip) if short else looped.forward
 
     def rows(q: jax.Array, k: jax.Array, v: jax.Array, sides: Sides) -> tuple[jax.Array, jax.Array]:
-        out_BKGTH, lse_BKGT = forward(q, k, v, *sides, mask)
-        return _token_major(out_BKGTH).astype(dtype or q.dtype), lse_BKGT.reshape(-1, N, T)
+        out_BKGTW, lse_BKGT = forward(q, k, v, *sides, mask)
+        return _token_major(out_BKGTW).astype(dtype or q.dtype), lse_BKGT.reshape(-1, N, T)
 
     num = _rows_at_a_time(B, N, T, k_BSKH.shape[1], scores)
-    return _by_rows(rows, num, q_BKGTH, k_BKSH, v_BKSH, sides)
+    return _by_rows(rows, num, q_BKGTH, k_BKSH, v_BKSW, sides)
 
 
 def block_attention_backward(
     q_BTNH: Float[Array, "B T N H"],
     k_BSKH: Float[Array, "B S K H"],
-    v_BSKH: Float[Array, "B S K H"],
-    out_BTNH: Float[Array, "B T N H"],
+    v_BSKW: Float[Array, "B S K W"],
+    out_BTNW: Float[Array, "B T N W"],
     lse_BNT: Float[Array, "B N T"],
-    dout_BTNH: Float[Array, "B T N H"],
+    dout_BTNW: Float[Array, "B T N W"],
     *,
     q_positions_BT: Int[Array, "B T"],
     k_positions_BS: Int[Array, "B S"],
@@ -79,7 +80,7 @@ def block_attention_backward(
     causal_skip: bool = False,
     scores: int = SCORES,
     dtype: DTypeLike | None = None,
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K W"]]:
     """(dq, dk, dv) in `dtype` (default: that of q, k, v).
 
     `out` and `lse` are those of the queries over all their keys; the keys given here may be a part of them, and then
@@ -87,7 +88,7 @@ def block_attention_backward(
     """
     B, T, N, _ = q_BTNH.shape
     K = k_BSKH.shape[2]
-    delta_BTN = (dout_BTNH.astype(jnp.float32) * out_BTNH.astype(jnp.float32)).sum(-1)
+    delta_BTN = (dout_BTNW.astype(jnp.float32) * out_BTNW.astype(jnp.float32)).sum(-1)
     sides = Queries(q_positions_BT, q_segments_BT), Keys.of(k_positions_BS, k_segments_BS)
     short = k_BSKH.shape[1] <= SHORT
     backward = partial(unrolled.backward, causal_skip=causal_skip) if short else looped.backward
@@ -102,7 +103,7 @@ def block_attention_backward(
 
     return _by_rows(
         rows, _rows_at_a_time(B, N, T, k_BSKH.shape[1], scores),
-        _query_heads(q_BTNH, K), _key_heads(k_BSKH), _key_heads(v_BSKH), _query_heads(dout_BTNH, K),
+        _query_heads(q_BTNH, K), _key_heads(k_BSKH), _key_heads(v_BSKW), _query_heads(dout_BTNW, K),
         lse_BNT.reshape(B, K, N // K, T), _query_heads(delta_BTN[..., None], K)[..., 0], sides,
     )  # fmt: skip
 
@@ -111,7 +112,7 @@ def block_attention_backward(
 def block_attention(
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
-    v_BSKH: jax.Array,
+    v_BSKW: jax.Array,
     q_positions_BT: jax.Array,
     k_positions_BS: jax.Array,
     q_segments_BT: jax.Array,
@@ -126,7 +127,7 @@ def block_attention(
     both (and q, k, v) need not compute attention again.
     """
     given = (q_positions_BT, k_positions_BS, q_segments_BT, k_segments_BS)
-    return _forward(q_BTNH, k_BSKH, v_BSKH, *given, mask, causal_skip, scores)[0]
+    return _forward(q_BTNH, k_BSKH, v_BSKW, *given, mask, causal_skip, scores)[0]
 
 
 def _named(positions_and_segments: tuple[jax.Array, ...]) -> dict[str, Any]:

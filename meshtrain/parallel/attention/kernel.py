@@ -23,12 +23,15 @@ GPU_SCORES = 1 << 26  # scores held at a time on a GPU, where one row would not 
 _announced: set[str] = set()
 
 
-def choose_kernel(kernel: str, mask: Mask, place: Placement, dtype: jnp.dtype, head_dim: int) -> str:
-    """ "cudnn" or "xla" for "auto", or the one asked for; InputError where that one cannot honour mask or platform."""
+def choose_kernel(kernel: str, mask: Mask, place: Placement, dtype: jnp.dtype, head_dims: tuple[int, int]) -> str:
+    """ "cudnn" or "xla" for "auto", or the one asked for; InputError where that one cannot honour mask or platform.
+
+    head_dims: the head size of queries and keys, and that of values.
+    """
     if kernel not in KERNELS:
         hint = nearest(kernel, KERNELS)
         raise InputError(f"kernel: there is no kernel {kernel!r}.{hint} One of: {' '.join(KERNELS)}.")
-    reasons = cudnn_refusals(mask, platform_of(place), dtype, head_dim)
+    reasons = cudnn_refusals(mask, platform_of(place), dtype, head_dims)
     if place.layout.attention in ("gather", "ring", "usp"):
         reasons.append(f"attention={place.layout.attention!r} computes with keys of other shards, which it cannot mask")
     if kernel == "cudnn" and reasons:
@@ -40,7 +43,7 @@ def choose_kernel(kernel: str, mask: Mask, place: Placement, dtype: jnp.dtype, h
     return chosen
 
 
-def cudnn_refusals(mask: Mask, platform: str, dtype: jnp.dtype, head_dim: int) -> list[str]:
+def cudnn_refusals(mask: Mask, platform: str, dtype: jnp.dtype, head_dims: tuple[int, int]) -> list[str]:
     """Why cuDNN's kernel cannot compute this; empty where it can."""
     found = []
     if platform not in GPU:
@@ -51,8 +54,8 @@ def cudnn_refusals(mask: Mask, platform: str, dtype: jnp.dtype, head_dim: int) -
         found.append("it does not keep the documents of a packed row apart (Mask.packed)")
     if dtype not in (jnp.bfloat16, jnp.float16):
         found.append(f"it computes in bfloat16 or float16, not {jnp.dtype(dtype).name}")
-    if head_dim % 8 or head_dim > 128:
-        found.append(f"its head_dim is a multiple of 8 up to 128, not {head_dim}")
+    if any(size % 8 or size > 128 for size in head_dims):
+        found.append(f"its head_dim is a multiple of 8 up to 128, not {max(head_dims)}")
     return found
 
 
@@ -67,7 +70,7 @@ def scores_at_a_time(place: Placement) -> int:
 
 
 def self_attention(
-    q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array,
+    q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKW: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array,
     mask: Mask, kernel: str, place: Placement, in_order: bool = True,
 ) -> jax.Array:  # fmt: skip
     """Attention of whole rows over themselves, on one device's arrays, by the kernel that was chosen.
@@ -76,16 +79,16 @@ def self_attention(
     """
     if kernel == "cudnn":
         # The kernel's own partitioner has no answer where an axis is left to the compiler.
-        out_BTNH = on_copies(place, partial(_cudnn, mask=mask))(q_BTNH, k_BTKH, v_BTKH)
-        return jnp.where((segments_BT != 0)[:, :, None, None], out_BTNH, 0)
+        out_BTNW = on_copies(place, partial(_cudnn, mask=mask))(q_BTNH, k_BTKH, v_BTKW)
+        return jnp.where((segments_BT != 0)[:, :, None, None], out_BTNW, 0)
     sides = (positions_BT, positions_BT, segments_BT, segments_BT)
-    return block.block_attention(q_BTNH, k_BTKH, v_BTKH, *sides, mask, in_order, scores_at_a_time(place))
+    return block.block_attention(q_BTNH, k_BTKH, v_BTKW, *sides, mask, in_order, scores_at_a_time(place))
 
 
-def _cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask) -> jax.Array:
+def _cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKW: jax.Array, mask: Mask) -> jax.Array:
     """cuDNN's flash attention. Rows are one document and then padding, so causal order alone hides the padding."""
     return jax.nn.dot_product_attention(
-        q_BTNH, k_BTKH, v_BTKH, scale=mask.scale, is_causal=True, implementation="cudnn",
+        q_BTNH, k_BTKH, v_BTKW, scale=mask.scale, is_causal=True, implementation="cudnn",
         local_window_size=None if mask.window is None else (mask.window - 1, 0),
     )  # fmt: skip
 

@@ -10,11 +10,11 @@ from meshtrain.parallel.shard import free_axes
 
 
 def local(
-    q_BTnH: jax.Array, k_BTkH: jax.Array, v_BTkH: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array,
+    q_BTnH: jax.Array, k_BTkH: jax.Array, v_BTkW: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array,
     *, mask: Mask, kernel: str, place: Placement,
 ) -> jax.Array:  # fmt: skip
-    """out_BTnH of this device's rows and heads."""
-    return self_attention(q_BTnH, k_BTkH, v_BTkH, positions_BT, segments_BT, mask, kernel, place)
+    """out_BTnW of this device's rows and heads."""
+    return self_attention(q_BTnH, k_BTkH, v_BTkW, positions_BT, segments_BT, mask, kernel, place)
 
 
 def check_local(place: Placement, others: list[str]) -> None:

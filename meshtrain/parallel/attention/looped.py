@@ -19,7 +19,7 @@ TILE_QUERIES, TILE_KEYS = 256, 256
 def forward(
     q: jax.Array, k: jax.Array, v: jax.Array, queries: Queries, keys: Keys, mask: Mask
 ) -> tuple[jax.Array, jax.Array]:
-    """(out_BKGTH, lse_BKGT), float32, of q_BKGTH, k_BKSH, v_BKSH."""
+    """(out_BKGTW, lse_BKGT), float32, of q_BKGTH, k_BKSH, v_BKSW."""
     T = q.shape[3]
     k, v, keys = _whole_tiles(k, v, keys)
 
@@ -30,7 +30,8 @@ def forward(
         def keys_tile(j: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             return merge(*found, *tile_forward(q, _tile(k, j, 2), _tile(v, j, 2), here, _side(keys, j), mask))
 
-        empty = jnp.zeros(q.shape, jnp.float32), jnp.full(q.shape[:-1], EMPTY, jnp.float32)
+        seen = q.shape[:-1]
+        empty = jnp.zeros((*seen, v.shape[-1]), jnp.float32), jnp.full(seen, EMPTY, jnp.float32)
         return lax.fori_loop(*needed_tiles(here, keys, mask), keys_tile, empty)
 
     out, lse = lax.map(queries_tile, (_split(q, 3), *(_split(x, 1) for x in queries)))
@@ -41,7 +42,7 @@ def backward(
     q: jax.Array, k: jax.Array, v: jax.Array, dout: jax.Array, lse: jax.Array, delta: jax.Array,
     queries: Queries, keys: Keys, mask: Mask,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """(dq_BKGTH, dk_BKSH, dv_BKSH), float32, for dout_BKGTH, lse_BKGT, delta_BKGT."""
+    """(dq_BKGTH, dk_BKSH, dv_BKSW), float32, for dout_BKGTW, lse_BKGT, delta_BKGT."""
     T, S = q.shape[3], k.shape[2]
     k, v, keys = _whole_tiles(k, v, keys)
     k_BKHS = k.swapaxes(2, 3)
@@ -65,8 +66,8 @@ def backward(
         return (found[0], found[1]), dq.transpose(0, 1, 3, 4, 2)
 
     tiles = (*(_split(x, 3) for x in (q, dout, lse, delta)), *(_split(x, 1) for x in queries))
-    zeros = jnp.zeros(k.shape, jnp.float32)
-    (dk, dv), dq = lax.scan(queries_tile, (zeros, zeros), tiles)
+    zeros = jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
+    (dk, dv), dq = lax.scan(queries_tile, zeros, tiles)
     return _join(dq, 3, T), dk[:, :, :S], dv[:, :, :S]
 
 

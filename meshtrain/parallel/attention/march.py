@@ -46,8 +46,8 @@ class Meeting:
         return lax.dynamic_update_index_in_dim(x, value, self.query, 1)
 
     def put_keys(self, x: jax.Array, value: jax.Array) -> jax.Array:
-        """x [2, B, chunk, ..] with the chunk of keys replaced."""
-        return lax.dynamic_update_index_in_dim(x, value, self.key, 2)
+        """x [B, chunk, ..] with the chunk of keys replaced."""
+        return lax.dynamic_update_index_in_dim(x, value, self.key, 1)
 
     def unless_idle(self, compute: Callable[[Found], Found], found: Found) -> Found:
         """`compute(found)`, or `found` on a device that has nothing to do in this slot. There is no send in it."""

@@ -30,7 +30,7 @@ from meshtrain.parallel.attention.tile import merge
 
 
 class Side(NamedTuple):
-    """Keys and values [2, B, t, K, H], and their positions and segments [2, B, t]: what goes round together."""
+    """What goes round together: keys and values side by side [B, t, K, H + W], positions and segments [2, B, t]."""
 
     kv: jax.Array
     ids: jax.Array
@@ -46,15 +46,15 @@ class Ring:
 
 
 def ring(
-    q_BtnH: jax.Array, k_BtkH: jax.Array, v_BtkH: jax.Array, positions_Bt: jax.Array, segments_Bt: jax.Array,
+    q_BtnH: jax.Array, k_BtkH: jax.Array, v_BtkW: jax.Array, positions_Bt: jax.Array, segments_Bt: jax.Array,
     *, mask: Mask, kernel: str, place: Placement,
 ) -> jax.Array:  # fmt: skip
-    """out_BtnH of this device's queries over the keys of all devices of its ring."""
+    """out_BtnW of this device's queries over the keys of all devices of its ring."""
     axes = exchange_axes(place).ring
     num_shards, chunks = num_chunks(place)
     schedule = ring_schedule(num_shards, chunks, num_shards * q_BtnH.shape[1], mask.window)
     going = Ring(mask, March(schedule, axes, tuple(place.axis_sizes.items())), scores_at_a_time(place))
-    return ring_attention(q_BtnH, k_BtkH, v_BtkH, positions_Bt, segments_Bt, going)
+    return ring_attention(q_BtnH, k_BtkH, v_BtkW, positions_Bt, segments_Bt, going)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -68,9 +68,9 @@ def ring_attention(
 def ring_forward(
     q: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array, segments: jax.Array, ring: Ring
 ) -> tuple[jax.Array, jax.Array]:
-    """(out_BtNH, lse_BtN), float32, over all keys that go round."""
+    """(out_BtNW, lse_BtN), float32, over all keys that go round."""
     ids = jnp.stack([positions, segments])
-    own = Side(jnp.stack([k, v]), ids)
+    own = Side(side_by_side(k, v), ids)
     cut, queries, query_ids = ring.march.cut, ring.march.cut(q, 1), ring.march.cut(ids, 2)
 
     def local() -> tuple[jax.Array, jax.Array]:
@@ -80,7 +80,7 @@ def ring_forward(
         return cut(out, 1), cut(lse.swapaxes(1, 2), 1)
 
     def meet(found: tuple[jax.Array, jax.Array], held: Side, at: Meeting) -> tuple[jax.Array, jax.Array]:
-        (key, value), key_ids = at.keys(cut(held.kv, 2), 2), at.keys(cut(held.ids, 2), 2)
+        (key, value), key_ids = apart(at.keys(cut(held.kv, 1), 1), k), at.keys(cut(held.ids, 2), 2)
         more, more_lse = block_attention_forward(
             at.queries(queries, 1), key, value, **named_ids(at.queries(query_ids, 2), key_ids), mask=ring.mask,
             scores=ring.scores, dtype=jnp.float32,
@@ -95,7 +95,7 @@ def ring_forward(
         return found
 
     out, lse = walk(ring.march, own, local, step)
-    return out.reshape(q.shape), lse.reshape(q.shape[:3])
+    return out.reshape(*q.shape[:3], -1), lse.reshape(q.shape[:3])
 
 
 def ring_backward(
@@ -104,7 +104,7 @@ def ring_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
     """(dq, dk, dv), float32: the gradients of this device's own queries, keys and values from all devices."""
     ids = jnp.stack([positions, segments])
-    own = Side(jnp.stack([k, v]), ids)
+    own = Side(side_by_side(k, v), ids)
     cut = ring.march.cut
     queries, outs, douts, lses = (cut(x, 1) for x in (q, out, dout, lse))
     query_ids = cut(ids, 2)
@@ -114,16 +114,16 @@ def ring_backward(
         grads = block_attention_backward(
             q, k, v, out, lse.swapaxes(1, 2), dout, **named_ids(ids, ids), causal_skip=True, **options
         )
-        return cut(grads[0], 1), cut(jnp.stack(grads[1:]), 2)
+        return cut(grads[0], 1), cut(side_by_side(*grads[1:]), 1)
 
     def meet(found: tuple[jax.Array, jax.Array], held: Side, at: Meeting) -> tuple[jax.Array, jax.Array]:
-        (key, value), key_ids = at.keys(cut(held.kv, 2), 2), at.keys(cut(held.ids, 2), 2)
+        (key, value), key_ids = apart(at.keys(cut(held.kv, 1), 1), k), at.keys(cut(held.ids, 2), 2)
         more, *more_kv = block_attention_backward(
             at.queries(queries, 1), key, value, at.queries(outs, 1), at.queries(lses, 1).swapaxes(1, 2),
             at.queries(douts, 1), **named_ids(at.queries(query_ids, 2), key_ids), **options,
         )  # fmt: skip
         dq, dkv = found
-        return at.put(dq, at.queries(dq, 1) + more), at.put_keys(dkv, at.keys(dkv, 2) + jnp.stack(more_kv))
+        return at.put(dq, at.queries(dq, 1) + more), at.put_keys(dkv, at.keys(dkv, 1) + side_by_side(*more_kv))
 
     def step(
         found: tuple[jax.Array, jax.Array], held: Side, meetings: list[Meeting], send: Callable[[Any], Any]
@@ -136,8 +136,18 @@ def ring_backward(
         return added[0], arrived + added[1]
 
     dq, dkv = walk(ring.march, own, local, step)
-    dkv = ring.march.home(dkv)
-    return dq.reshape(q.shape), dkv[0].reshape(k.shape), dkv[1].reshape(v.shape)
+    dk, dv = apart(ring.march.home(dkv), k)
+    return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape)
+
+
+def side_by_side(k: jax.Array, v: jax.Array) -> jax.Array:
+    """Keys and values as one array [.., H + W], so that both travel in one exchange whatever their head sizes."""
+    return jnp.concatenate([k, v], axis=-1)
+
+
+def apart(kv: jax.Array, k: jax.Array) -> list[jax.Array]:
+    """Keys, of k's head size, and values again."""
+    return jnp.split(kv, [k.shape[-1]], axis=-1)
 
 
 def named_ids(queries: jax.Array, keys: jax.Array) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Attention of one block of queries over one block of keys, forward and backward, with float32 statistics.
 
 The arrays are head-major, so that every product is a batch of plain matrices: q_BKGTH holds the G query heads that
-share key head K. Forward gives the block's own normalised output and log-sum-exp; `merge` joins those of two sets of
-keys. A query that sees no key of the block has output 0, log-sum-exp EMPTY and gradient 0.
+share key head K. Values, v_BKSW, may have another head size. Forward gives the block's own normalised output and
+log-sum-exp; `merge` joins those of two sets of keys. A query that sees no key of the block has output 0, log-sum-exp
+EMPTY and gradient 0.
 """
 
 from typing import NamedTuple
@@ -41,9 +42,9 @@ class Keys(NamedTuple):
 
 
 def tile_forward(
-    q_BKGTH: jax.Array, k_BKSH: jax.Array, v_BKSH: jax.Array, queries: Queries, keys: Keys, mask: Mask
+    q_BKGTH: jax.Array, k_BKSH: jax.Array, v_BKSW: jax.Array, queries: Queries, keys: Keys, mask: Mask
 ) -> tuple[jax.Array, jax.Array]:
-    """(out_BKGTH, lse_BKGT), float32, of these queries over these keys alone."""
+    """(out_BKGTW, lse_BKGT), float32, of these queries over these keys alone."""
     B, K, G, T, H = q_BKGTH.shape
     S = k_BKSH.shape[2]
     s = _dot("bkmh,bksh->bkms", q_BKGTH.reshape(B, K, G * T, H), k_BKSH).reshape(B, K, G, T, S)
@@ -52,7 +53,7 @@ def tile_forward(
     largest = jnp.maximum(s.max(-1), FLOOR)
     p = jnp.exp(s - largest[..., None])
     total = p.sum(-1)
-    out = _dot("bkms,bksh->bkmh", p.astype(v_BKSH.dtype).reshape(B, K, G * T, S), v_BKSH).reshape(B, K, G, T, H)
+    out = _dot("bkms,bksw->bkmw", p.astype(v_BKSW.dtype).reshape(B, K, G * T, S), v_BKSW).reshape(B, K, G, T, -1)
     some = total > 0
     total = jnp.where(some, total, 1)
     return out / total[..., None], jnp.where(some, largest + jnp.log(total), EMPTY)
@@ -62,15 +63,15 @@ def tile_backward(
     q_BKGTH: jax.Array,
     k_BKSH: jax.Array,
     k_BKHS: jax.Array,
-    v_BKSH: jax.Array,
-    dout_BKGTH: jax.Array,
+    v_BKSW: jax.Array,
+    dout_BKGTW: jax.Array,
     lse_BKGT: jax.Array,
     delta_BKGT: jax.Array,
     queries: Queries,
     keys: Keys,
     mask: Mask,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(dq_BKHGT, dk_BKSH, dv_BKSH), float32: what this block adds to each.
+    """(dq_BKHGT, dk_BKSH, dv_BKSW), float32: what this block adds to each.
 
     `lse` is over all keys of the query, `delta` is sum(dout * out) of the whole output (FlashAttention-2, section 3.1,
     arXiv 2307.08691). Scores are built key-major, so that the two products for dk and dv read them row by row; the
@@ -78,24 +79,24 @@ def tile_backward(
     """
     B, K, G, T, H = q_BKGTH.shape
     S = k_BKSH.shape[2]
-    q, dout = q_BKGTH.reshape(B, K, G * T, H), dout_BKGTH.reshape(B, K, G * T, H)
+    q, dout = q_BKGTH.reshape(B, K, G * T, H), dout_BKGTW.reshape(B, K, G * T, -1)
     s = _cap(_dot("bksh,bkmh->bksm", k_BKSH, q).reshape(B, K, S, G, T) * mask.scale, mask)
     seen_BST = _seen(_row(queries), _column(keys), mask)
     lse = jnp.where(lse_BKGT > FLOOR, lse_BKGT, 0)[:, :, None]
     p = jnp.exp(jnp.where(seen_BST[:, None, :, None], s, EMPTY) - lse)
-    dp = _dot("bksh,bkmh->bksm", v_BKSH, dout).reshape(B, K, S, G, T)
+    dp = _dot("bksw,bkmw->bksm", v_BKSW, dout).reshape(B, K, S, G, T)
     ds = p * (dp - delta_BKGT[:, :, None])
     if mask.softcap is not None:
         ds = ds * (1 - jnp.square(s / mask.softcap))
     p, ds = (x.astype(q.dtype).reshape(B, K, S, G * T) for x in (p, ds))
-    dv = _dot("bksm,bkmh->bksh", p, dout)
+    dv = _dot("bksm,bkmw->bksw", p, dout)
     dk = _dot("bksm,bkmh->bksh", ds, q)
     dq = _dot("bkhs,bksm->bkhm", k_BKHS, ds).reshape(B, K, H, G, T)
     return dq * mask.scale, dk * mask.scale, dv
 
 
 def merge(out: jax.Array, lse: jax.Array, more_out: jax.Array, more_lse: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Output and log-sum-exp over the keys of both: float32 [..., H] and [...]. Both EMPTY stays 0 and EMPTY."""
+    """Output and log-sum-exp over the keys of both: float32 [..., W] and [...]. Both EMPTY stays 0 and EMPTY."""
     largest = jnp.maximum(lse, more_lse)
     weight, more = jnp.exp(lse - largest), jnp.exp(more_lse - largest)
     total = weight + more

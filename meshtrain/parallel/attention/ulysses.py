@@ -23,20 +23,20 @@ from meshtrain.parallel.attention.ring import ring
 
 
 def ulysses(
-    q_BtnH: jax.Array, k_BtkH: jax.Array, v_BtkH: jax.Array, positions_Bt: jax.Array, segments_Bt: jax.Array,
+    q_BtnH: jax.Array, k_BtkH: jax.Array, v_BtkW: jax.Array, positions_Bt: jax.Array, segments_Bt: jax.Array,
     *, mask: Mask, kernel: str, place: Placement,
 ) -> jax.Array:  # fmt: skip
-    """out_BtnH: attention of whole rows between two swaps. InputError where the swap does not divide the heads."""
-    q, k, v, positions, segments = _swap_in(q_BtnH, k_BtkH, v_BtkH, positions_Bt, segments_Bt, place)
+    """out_BtnW: attention of whole rows between two swaps. InputError where the swap does not divide the heads."""
+    q, k, v, positions, segments = _swap_in(q_BtnH, k_BtkH, v_BtkW, positions_Bt, segments_Bt, place)
     return _swap_out(self_attention(q, k, v, positions, segments, mask, kernel, place), place)
 
 
 def usp(
-    q_BtnH: jax.Array, k_BtkH: jax.Array, v_BtkH: jax.Array, positions_Bt: jax.Array, segments_Bt: jax.Array,
+    q_BtnH: jax.Array, k_BtkH: jax.Array, v_BtkW: jax.Array, positions_Bt: jax.Array, segments_Bt: jax.Array,
     *, mask: Mask, kernel: str, place: Placement,
 ) -> jax.Array:  # fmt: skip
-    """out_BtnH: a ring between two swaps. InputError where the swap does not divide the heads."""
-    swapped = _swap_in(q_BtnH, k_BtkH, v_BtkH, positions_Bt, segments_Bt, place)
+    """out_BtnW: a ring between two swaps. InputError where the swap does not divide the heads."""
+    swapped = _swap_in(q_BtnH, k_BtkH, v_BtkW, positions_Bt, segments_Bt, place)
     return _swap_out(ring(*swapped, mask=mask, kernel=kernel, place=place), place)
 
 

@@ -14,7 +14,7 @@ QUERY_BLOCK = 128  # queries of a block
 def forward(
     q: jax.Array, k: jax.Array, v: jax.Array, queries: Queries, keys: Keys, mask: Mask, causal_skip: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """(out_BKGTH, lse_BKGT), float32, of q_BKGTH, k_BKSH, v_BKSH."""
+    """(out_BKGTW, lse_BKGT), float32, of q_BKGTH, k_BKSH, v_BKSW."""
     found = [
         tile_forward(q[:, :, :, t], k[:, :, s], v[:, :, s], _at(queries, t), _at(keys, s), mask)
         for t, s in _blocks(q.shape[3], k.shape[2], causal_skip)
@@ -26,7 +26,7 @@ def backward(
     q: jax.Array, k: jax.Array, v: jax.Array, dout: jax.Array, lse: jax.Array, delta: jax.Array,
     queries: Queries, keys: Keys, mask: Mask, causal_skip: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
-    """(dq_BKGTH, dk_BKSH, dv_BKSH), float32, for dout_BKGTH, lse_BKGT, delta_BKGT."""
+    """(dq_BKGTH, dk_BKSH, dv_BKSW), float32, for dout_BKGTW, lse_BKGT, delta_BKGT."""
     k_BKHS = k.swapaxes(2, 3)
     dqs: list[jax.Array] = []
     dk, dv = jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32)

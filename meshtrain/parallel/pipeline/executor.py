@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from meshtrain.layout import Placement, Tree, map_specs
+from meshtrain.layout import Placement, Tree
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
-from meshtrain.parallel.pipeline.share import Share, batch_axes, inner_placement
+from meshtrain.parallel.pipeline.share import batch_axes, inner_placement
 from meshtrain.parallel.pipeline.worker import Batch, Carry, Stages, Worker
 
 MAX_SCANS = 4  # runs of ticks with the same kinds of op; where a plan has more, one scan asks at each tick
@@ -35,8 +35,7 @@ def gradients(
 
     layers: arrays [stages x chunks x layers of a piece, ...], stage by stage, cut over the stage axis; batch_MB: arrays
     [microbatch, batch, ...]; layer_ids: int [stage, chunk, layer]. `stages` are made for `inner_placement(place)`.
-    specs: ArraySpec of all weights (those of the layers under "layers"), by which gradients are placed and reduced;
-    without them each device has the whole of them.
+    specs: ArraySpec of all weights (those of the layers under "layers"), by which sums of gradients are placed.
     """
     return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, specs, trains=True)
 
@@ -55,7 +54,6 @@ def _on_stages(
     """The shard_map: each stage its own layers, its own column of the plan, and its rows of every microbatch."""
     (axis,), rows = place.layout.rules.axes("layers"), batch_axes(place)
     cut, whole, column, batch = P(axis), P(), P(None, axis), P(None, rows or None)
-    shares = _shares(layers, rest, specs, place, axis, rows)
 
     def stage(layers: Tree, rest: Tree, batch_MB: Batch, ids: jax.Array, columns: dict[str, jax.Array]) -> tuple:
         local = jax.tree.map(lambda w: w.reshape(plan.num_chunks, -1, *w.shape[1:]), layers)
@@ -65,39 +63,21 @@ def _on_stages(
         sums = jax.lax.psum(carry.sums, (axis, *rows))
         if not trains:
             return sums, None, None
-        of_layers = jax.tree.map(lambda g: g.reshape(-1, *g.shape[2:]), carry.layers)
-        grads = jax.tree.map(lambda share, g: share.reduce(g), shares, {"layers": of_layers, **carry.rest})
-        return sums, grads.pop("layers"), grads
+        of_layers = jax.tree.map(lambda g: g.reshape(1, -1, *g.shape[2:]), carry.layers)
+        return sums, of_layers, jax.tree.map(lambda g: g[None], carry.rest)
 
-    lie = jax.tree.map(lambda share: share.spec, shares)
-    layers_lie = jax.tree.map(lambda share: P(axis, *share.spec[1:]), shares["layers"])
-    outs = (whole, layers_lie, {name: lie[name] for name in rest}) if trains else (whole, whole, whole)
+    outs = (whole, P(rows or None, axis), P((axis, *rows))) if trains else (whole, whole, whole)
     mapped = jax.shard_map(
         stage, mesh=place.mesh, in_specs=(cut, whole, batch, cut, column), out_specs=outs,
         axis_names={axis, *rows}, check_vma=False,
     )  # fmt: skip
     columns = {name: jnp.asarray(value) for name, value in plan.arrays.items()}
     columns["stage"] = jnp.broadcast_to(jnp.arange(plan.num_stages, dtype=jnp.int32), plan.f_x.shape)
-    return mapped(layers, rest, batch_MB, jnp.asarray(layer_ids, jnp.int32), columns)
-
-
-def _shares(
-    layers: Tree, rest: Tree, specs: Tree | None, place: Placement, axis: str, rows: tuple[str, ...]
-) -> dict[str, Tree]:
-    """How each gradient is reduced: over the batch's axes, and over the stages too what stands outside the layers."""
-
-    everywhere = (axis, *rows)
-    if specs is None:
-        return {"layers": _like(layers, Share(rows)), **_like(rest, Share(everywhere))}
-    of_rest = {name: tree for name, tree in specs.items() if name != "layers"}
-    return {
-        "layers": map_specs(lambda spec: Share.of(spec, place, rows, rows), specs["layers"]),
-        **map_specs(lambda spec: Share.of(spec, place, rows, everywhere), of_rest),
-    }
-
-
-def _like(tree: Tree, value: Share) -> Tree:
-    return jax.tree.map(lambda _: value, tree)
+    sums, *parts = mapped(layers, rest, batch_MB, jnp.asarray(layer_ids, jnp.int32), columns)
+    # Each device's part of a sum stands in a dim of its own: the compiler joins them where the gradient is to lie, as a
+    # reduce-scatter to ZeRO's rows or as an all-reduce.
+    of_layers, of_rest = jax.tree.map(lambda g: g.sum(0), parts) if trains else parts
+    return sums, of_layers, of_rest
 
 
 def _run_ticks(worker: Worker, carry: Carry, columns: dict[str, jax.Array]) -> Carry:

@@ -34,10 +34,11 @@ def placed(attention: str, order: str, *sizes: int, tensor: int = 1) -> Placemen
     return Placement(layout, build_mesh(sizes_now, jax.devices()[: int(np.prod(sizes)) * tensor]))
 
 
-def draw(N: int, K: int, rows: list[list[int]] = ROWS, length: int = T) -> tuple[Arrays, Arrays]:
-    """(q, k, v, dout), (positions, segments), in the order of the row."""
+def draw(N: int, K: int, rows: list[list[int]] = ROWS, length: int = T, W: int = H) -> tuple[Arrays, Arrays]:
+    """(q, k, v, dout), (positions, segments), in the order of the row; W: the head size of values."""
     rng = np.random.default_rng(0)
-    arrays = tuple(rng.normal(size=(len(rows), length, n, H)).astype(np.float32) for n in (N, K, K, N))
+    sizes = (N, H), (K, H), (K, W), (N, W)
+    arrays = tuple(rng.normal(size=(len(rows), length, *size)).astype(np.float32) for size in sizes)
     return arrays, documents(rows, length)
 
 

@@ -33,11 +33,11 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def make(T: int, S: int, N: int, K: int, seed: int = 0, dtype: Any = jnp.float32) -> tuple[Any, ...]:
-    """q, k, v, dout of four rows."""
+def make(T: int, S: int, N: int, K: int, seed: int = 0, dtype: Any = jnp.float32, W: int = H) -> tuple[Any, ...]:
+    """q, k, v, dout of four rows; W: the head size of values."""
     rng = np.random.default_rng(seed)
-    shapes = (T, N), (S, K), (S, K), (T, N)
-    return tuple(jnp.asarray(rng.normal(size=(len(ROWS), *shape, H)), dtype) for shape in shapes)
+    shapes = (T, N, H), (S, K, H), (S, K, W), (T, N, W)
+    return tuple(jnp.asarray(rng.normal(size=(len(ROWS), *shape)), dtype) for shape in shapes)
 
 
 def runner(mask: Mask) -> Any:
@@ -71,6 +71,18 @@ def test_equals_float64(path: str, mask: str, K: int) -> None:
     assert not np.asarray(found["out"])[padding].any(), "padding must give exactly 0"
     for name in ("dq", "dk", "dv"):
         assert not np.asarray(found[name])[padding].any(), f"padding must have {name} exactly 0"
+
+
+@pytest.mark.parametrize("W", [5, 12])
+def test_values_of_another_head_size(path: str, W: int) -> None:
+    """Narrower and wider than queries and keys."""
+    T = 45
+    arrays = make(T, T, 4, 2, W=W)
+    positions, segments = documents(ROWS, T)
+    sides = positions, positions, segments, segments
+    found = runner(MASKS["both"])(*arrays, *sides)
+    assert found["out"].shape[-1] == found["dv"].shape[-1] == W
+    compare(found, attention(*arrays, sides=sides, mask=MASKS["both"]), T)
 
 
 @pytest.mark.parametrize("T", [1, 17])

@@ -23,6 +23,7 @@ from tests.parallel.references import assert_close, documents
 
 RING = import_module("meshtrain.parallel.attention.ring")
 HEADS = {"grouped": (8, 2), "one key head": (8, 1), "all": (8, 8)}
+VALUES = {"grouped": 8, "one key head": 12, "all": 5}  # head size of values, as wide as the keys, wider, narrower
 SIZES: dict[str, list[tuple[int, ...]]] = {
     "gather": [(2,), (4,), (8,)],
     "ring": [(2,), (4,), (8,)],
@@ -47,8 +48,8 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("scheme", "order", "sizes", "heads", "window"), list(cases()))
 def test_equals_float64(scheme: str, order: str, sizes: tuple[int, ...], heads: str, window: int | None) -> None:
-    """Causal, packed, padded rows in one batch; with the window also a soft-cap. Case N3's documents, odd chunks."""
-    check(placed(scheme, order, *sizes), *draw(*HEADS[heads]), WINDOW if window else MASK)
+    """Causal, packed, padded rows in one batch; with the window also a soft-cap. Values of other head sizes. Case N3's documents, odd chunks."""
+    check(placed(scheme, order, *sizes), *draw(*HEADS[heads], W=VALUES[heads]), WINDOW if window else MASK)
 
 
 def test_the_cases_cover_every_scheme() -> None:

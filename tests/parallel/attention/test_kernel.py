@@ -52,7 +52,7 @@ def test_the_choice_is_said_once(gpu: list[dict[str, Any]], caplog: pytest.LogCa
     place = placed("single")
     for _ in range(2):
         for mask in (Mask(1.0, packed=False), Mask(1.0, softcap=2.0)):
-            kernel.choose_kernel("auto", mask, place, BFLOAT16, H)
+            kernel.choose_kernel("auto", mask, place, BFLOAT16, (H, H))
     first, second = (record.getMessage() for record in caplog.records)
     assert first == "attention kernel: cudnn"
     assert second.startswith("attention kernel: xla (cudnn cannot be used: it has no soft-cap of scores (softcap=2.0);")
