@@ -48,7 +48,8 @@ def cases() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("scheme", "order", "sizes", "heads", "window"), list(cases()))
 def test_equals_float64(scheme: str, order: str, sizes: tuple[int, ...], heads: str, window: int | None) -> None:
-    """Causal, packed, padded rows in one batch; with the window also a soft-cap. Values of other head sizes. Case N3's documents, odd chunks."""
+    """Causal, packed, padded rows in one batch; with the window also a soft-cap; values of other head sizes than keys.
+    Case N3's documents, odd chunks."""
     check(placed(scheme, order, *sizes), *draw(*HEADS[heads], W=VALUES[heads]), WINDOW if window else MASK)
 
 
