@@ -1,8 +1,7 @@
 """`Collective`: one exchange between devices, as the plan predicts it and as the audit finds it in a program.
 
-    all_reduce   every device has [n], each gets the sum          all_to_all   every device deals out its N parts
-all_gather   [n / N] each -> all [n]                          permute      [n] to one other device
-reduce_scatter   [n] each -> the sum's parts [n / N]
+Kinds: all_reduce (every device has [n], each gets the sum), all_gather ([n / N] each -> all [n]), reduce_scatter ([n]
+each -> the parts [n / N] of the sum), all_to_all (every device deals out its N parts), permute ([n] to one other).
 """
 
 from dataclasses import dataclass
