@@ -7,6 +7,7 @@ with the wanted one before the first byte is read.
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import shutil
@@ -21,9 +22,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from meshtrain.errors import InputError, StorageError
+from meshtrain.errors import InputError, MeshtrainError, StorageError
 from meshtrain.io import checkpoint_folder
-from meshtrain.io.checkpoint_folder import ARRAYS, PARTIAL, Saved
+from meshtrain.io.checkpoint_folder import ARRAYS, PARTIAL, SECONDS, Saved
+from meshtrain.io.together import ALONE, Together
 from meshtrain.layout import ArraySpec, Tree, path_name
 from meshtrain.layout.array import is_spec
 
@@ -48,19 +50,28 @@ class CheckpointConfig:
 
 
 class Checkpoints:
-    """The checkpoints of one run folder. One save is under way at a time; a failed one is raised at the next call."""
+    """The checkpoints of one run folder. One save is under way at a time; a failed one is raised at the next call.
 
-    def __init__(self, folder: Path, config: CheckpointConfig, say: Callable[[str], None]) -> None:
-        self.folder, self.config, self.say = folder.absolute(), config, say
+    With several processes each writes and checks its part; process 0 alone makes, names and deletes folders.
+    """
+
+    def __init__(
+        self, folder: Path, config: CheckpointConfig, say: Callable[[str], None], together: Together = ALONE
+    ) -> None:
+        self.folder, self.config, self.say, self._together = folder.absolute(), config, say, together
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._writer: Any = None
 
     def newest(self) -> Saved | None:
         """The newest complete step; damaged ones are skipped, with a message, and put aside. None if there is none."""
-        saved = checkpoint_folder.newest(self.folder, self.say)
-        with _storage_errors(f"the folder {self.folder} cannot be changed"):
-            checkpoint_folder.clean(self.folder, saved)
+        saved = checkpoint_folder.newest(self.folder, self.say, self._together)
+
+        def clean() -> None:
+            with _storage_errors(f"the folder {self.folder} cannot be changed"):
+                checkpoint_folder.clean(self.folder, saved)
+
+        self._together.share("cleaning the folder of checkpoints", clean)
         return saved
 
     def save(self, step: int, state: Tree, specs: Tree, record: dict[str, Any]) -> None:
@@ -73,20 +84,28 @@ class Checkpoints:
         partial = final.with_name(final.name + PARTIAL)
         arrays = _flatten(_logical(state, specs))
         described = {name: (tuple(x.shape), np.dtype(x.dtype).name) for name, x in arrays.items()}
-        with _storage_errors(f"step {step} could not be saved in {self.folder}"):
-            partial.mkdir(parents=True)
-            needed, free = sum(x.nbytes for x in arrays.values()), shutil.disk_usage(partial).free
-            if needed > free:
-                raise OSError(errno.ENOSPC, f"it needs {needed / 1e9:.3f} GB and {free / 1e9:.3f} GB are free")
+        failing = f"step {step} could not be saved in {self.folder}"
+
+        def make_room() -> None:
+            with _storage_errors(failing):
+                partial.mkdir(parents=True)
+                needed, free = sum(x.nbytes for x in arrays.values()), shutil.disk_usage(partial).free
+                if needed > free:
+                    raise OSError(errno.ENOSPC, f"it needs {needed / 1e9:.3f} GB and {free / 1e9:.3f} GB are free")
+
+        self._together.share(f"room for step {step}", make_room)
+        with _storage_errors(failing):
             self._open_writer().save(partial / ARRAYS, args=_orbax().args.PyTreeSave(arrays))
         work = (partial, step, described, record)
         self._finisher = threading.Thread(target=self._finish, args=work, name="checkpoint")
         self._finisher.start()
 
     def check(self) -> None:
-        """Raises the StorageError of a save that failed in the background."""
+        """Raises the StorageError of a save that failed in the background (or PeerError)."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            if isinstance(failure, MeshtrainError):
+                raise failure
             raise StorageError(f"a checkpoint could not be saved in {self.folder}: {_short(failure)}") from failure
 
     def wait(self) -> None:
@@ -125,10 +144,17 @@ class Checkpoints:
 
     def _finish(self, partial: Path, step: int, described: dict, record: dict[str, Any]) -> None:
         """In the background: waits for the arrays, gives the step its name, then lets old steps go."""
+
+        def complete() -> None:
+            with _storage_errors(f"a checkpoint could not be saved in {self.folder}"):
+                checkpoint_folder.complete(partial, step, described, record)
+                checkpoint_folder.retire(self.folder, self.config.keep_last, self.config.keep_every)
+
         try:
             self._writer.wait_until_finished()
-            checkpoint_folder.complete(partial, step, described, record)
-            checkpoint_folder.retire(self.folder, self.config.keep_last, self.config.keep_every)
+            checksums = functools.partial(checkpoint_folder.take_checksums, partial, self._together.me)
+            self._together.agree(f"the checksums of step {step}", checksums, SECONDS)
+            self._together.share(f"the name of step {step}", complete)
         except BaseException as failure:  # whatever it is, the loop must hear of it
             self._failure = failure
 

@@ -17,8 +17,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from meshtrain.errors import StorageError
+from meshtrain.io.together import ALONE, Member, Together
 
 RECORD = "checkpoint.json"
 ARRAYS = "arrays"
@@ -26,6 +31,8 @@ PARTIAL = ".partial"
 DAMAGED = ".damaged"
 DELETED = ".deleted"
 FORMAT = 1
+CHECKSUMS = "checksums"  # of one process's part of the files, until the record is made of all of them
+SECONDS = 3600.0  # the longest that a process may take over its part of the files
 
 _STEP = re.compile(r"step_(\d+)")
 _CHUNK = 1 << 24  # bytes read at once for a checksum
@@ -56,23 +63,29 @@ def steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in map(_STEP.fullmatch, names) if match)
 
 
-def newest(folder: Path, say: Callable[[str], None]) -> Saved | None:
-    """The newest step whose every byte is right; what is skipped on the way is said."""
-    for partial in sorted(folder.glob(f"step_*{PARTIAL}")):
-        say(f"skipped {partial.name}: its save was interrupted")
-    for step in reversed(steps(folder)):
+def newest(folder: Path, say: Callable[[str], None], together: Together = ALONE) -> Saved | None:
+    """The newest step whose every byte is right; what is skipped on the way is said. All processes come to the same."""
+    partials, present = together.share("the steps that there are", partial(_names, folder))
+    for name in partials:
+        say(f"skipped {name}: its save was interrupted")
+    for step in reversed(present):
         try:
-            return read(step_folder(folder, step))
-        except DamagedError as damage:
+            check = partial(_read_part, step_folder(folder, step), together.me)
+            return together.agree(f"the files of step {step}", check, SECONDS)
+        except StorageError as damage:
             say(f"skipped {step_folder(folder, step).name}: {damage}")
     return None
 
 
-def read(folder: Path) -> Saved:
-    """The record of one checkpoint, after its files were checked against it; DamagedError if any is not right."""
+def read(folder: Path, index: int = 0, count: int = 1) -> Saved:
+    """The record of one checkpoint, after its files were checked against it; DamagedError if any is not right.
+
+    Of `count` processes that share the work, `index` checks its part of the files.
+    """
     saved, files = read_record(folder)
+    mine = list(islice(files, index, None, count))
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for name, found in zip(files, pool.map(lambda name: _fingerprint(folder / name), files), strict=True):
+        for name, found in zip(mine, pool.map(lambda name: _fingerprint(folder / name), mine), strict=True):
             if found is None:
                 raise DamagedError(f"the file {name} is missing")
             if found[0] != files[name][0]:
@@ -98,20 +111,28 @@ def read_record(folder: Path) -> tuple[Saved, dict[str, list[int]]]:
     return Saved(stored["step"], folder, arrays, stored["record"]), stored["files"]
 
 
+def take_checksums(partial: Path, me: Member) -> None:
+    """Stores the checksums of this process's part of the files that were written."""
+    mine = islice(_files(partial), me.index, None, me.count)
+    found = {str(path.relative_to(partial)): _fingerprint(path) for path in mine}
+    _write(partial / f"{CHECKSUMS}.{me.index}", found)
+
+
 def complete(partial: Path, step: int, arrays: dict[str, tuple[tuple[int, ...], str]], record: dict[str, Any]) -> Path:
-    """Turns a folder whose files are written into the checkpoint of `step`: record, disk barrier, rename."""
+    """Turns a folder whose checksums were all taken into the checkpoint of `step`: record, disk barrier, rename."""
+    parts = sorted(partial.glob(f"{CHECKSUMS}.*"))
+    files = {name: found for part in parts for name, found in json.loads(part.read_text()).items()}
     stored: dict[str, Any] = {
         "format": FORMAT,
         "step": step,
         "arrays": {name: [list(shape), dtype] for name, (shape, dtype) in arrays.items()},
         "record": record,
-        "files": {str(path.relative_to(partial)): _fingerprint(path) for path in _files(partial)},
+        "files": dict(sorted(files.items())),
     }
     stored["checksum"] = _checksum(stored)
-    with open(partial / RECORD, "w") as file:
-        json.dump(stored, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    _write(partial / RECORD, stored)
+    for part in parts:
+        part.unlink()
     final = step_folder(partial.parent, step)
     if final.exists():  # the same step of an earlier attempt, damaged or not reached by the resume
         _delete(final)
@@ -151,12 +172,33 @@ def _delete(path: Path) -> None:
     shutil.rmtree(doomed)
 
 
+def _names(folder: Path) -> list[list[Any]]:
+    """The names of interrupted saves, and the steps that are there."""
+    return [sorted(path.name for path in folder.glob(f"step_*{PARTIAL}")), steps(folder)]
+
+
+def _read_part(folder: Path, me: Member) -> Saved:
+    try:
+        return read(folder, me.index, me.count)
+    except DamagedError as damage:
+        raise StorageError(str(damage)) from None
+
+
 def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != RECORD)
+    """The files of a checkpoint, in an order that all processes share, without what this module adds to them."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return (path for path in paths if path.parent != folder)
+
+
+def _write(path: Path, content: Any) -> None:
+    with open(path, "w") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _fingerprint(path: Path) -> tuple[int, int] | None:
-    """(bytes, CRC-32) of a file, or None where there is none."""
+    """(bytes, CRC-32) of a file, or None where there is none. DamagedError where it cannot be read."""
     size = crc = 0
     try:
         with open(path, "rb") as file:
@@ -164,6 +206,8 @@ def _fingerprint(path: Path) -> tuple[int, int] | None:
                 size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise DamagedError(f"the file {path.name} cannot be read ({error.strerror})") from None
     return size, crc
 
 
