@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshtrain.cost.state import weights_of
 from meshtrain.errors import InputError
 from meshtrain.io.rows import FIELDS
-from meshtrain.layout import ArraySpec, Finding, Placement, Rules, Tree, abstract_mesh, map_specs, named_specs
+from meshtrain.layout import ArraySpec, Finding, Placement, Rules, Tree, abstract_mesh, map_specs
 from meshtrain.layout.check import check
 from meshtrain.layout.finding import ERROR
 from meshtrain.layout.inventory import Inventory, Named
@@ -23,15 +24,11 @@ from meshtrain.step import StepConfig, make_train_step, state_specs
 
 def inventory(config: StepConfig, global_batch: int, length: int, place: Placement) -> Inventory:
     """Every array of a run's step. Activations are those of one microbatch, traced on one device without rules."""
-    specs = state_specs(config.model, config.optimizer)
-    compute = config.precision.compute_specs(specs.params)
-    summed = compute if place.layout.accumulate == 1 else specs.params  # microbatches are summed in float32
-    optimizer = [("params/" + path, spec) for path, spec in named_specs(specs.params)]
-    optimizer += [("moments/" + path, spec) for path, spec in named_specs(specs.opt_state)]
+    weights = weights_of(config, place.layout.accumulate)
     return Inventory(
-        params=tuple(named_specs(compute)),
-        grads=tuple(named_specs(summed)),
-        optimizer=tuple(optimizer),
+        params=weights.params,
+        grads=weights.grads,
+        optimizer=weights.optimizer,
         activations=_activations(config, max(global_batch // place.num_microbatches, 1), length, place),
         batch=tuple((f"batch/{name}", spec) for name, spec in batch_specs(global_batch, length)),
     )
@@ -66,7 +63,7 @@ def _activations(config: StepConfig, batch: int, length: int, place: Placement) 
     nothing = Rules({}, {})
     layout = replace(
         place.layout, rules=nothing, activations=nothing, params=nothing, grads=nothing, optimizer=nothing,
-        attention="local", pipeline=None, experts=None,
+        attention="local", pipeline=None,
     )  # fmt: skip
     recorder = RecordingPlacement(layout, abstract_mesh({}))
     _trace_loss(config, batch, length, recorder)
