@@ -3,7 +3,7 @@
 A weight declares its dims, an activation names them where it is constrained, and a layout maps them to mesh axes.
 `q_BTNH` is therefore an array of dims (batch, length, heads, head_dim). Under `parallel/` a lower-case letter is
 this device's slice of the dim: `k_BsKH`. Two letters stand for the same dim where one array has it twice: S is the
-length on the key side.
+length on the key side, and W the head_dim of values where it may differ from that of keys.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,22 @@ DIMS: dict[str, Dim] = {
     "heads": Dim("N", "query heads", weight=True),
     "kv_heads": Dim("K", "key and value heads", weight=True),
     "head_dim": Dim("H", "width of one head", weight=True),
+    "query_rank": Dim("Q", "latent that queries are made from", weight=True),
+    "kv_rank": Dim("R", "latent that keys and values are made from", weight=True),
+    "rope_dim": Dim("J", "rotated part of a key, the same for all heads", weight=True),
     "mlp": Dim("F", "width of the MLP's hidden layer", weight=True),
     "vocab": Dim("V", "entries of the vocabulary", weight=True),
     "position": Dim("P", "rows of a learned position table", weight=True),
+    "expert": Dim("E", "experts of a layer", weight=True),
+    "expert_embed": Dim("D", "width of the residual stream, of the experts' weights", weight=True),
+    "expert_mlp": Dim("F", "width of one expert's hidden layer", weight=True),
+    "router": Dim("E", "experts of a layer, as the router scores them", weight=True),
     "layers": Dim("L", "stacked layers", weight=True),
+    "dense_layers": Dim("L", "stacked layers without experts, in a model whose other layers have them", weight=True),
 }
+
+# Where a class of arrays has no row for a dim of the experts, the row of this dim holds: what cuts MLPs cuts experts.
+INHERITED = {"expert_embed": "embed", "expert_mlp": "mlp"}
 
 
 def check_dim(name: str, where: str) -> str:

@@ -18,6 +18,7 @@ from meshtrain.model import dropout
 from meshtrain.model.attention import Attention
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.inputs import Inputs
+from meshtrain.model.latent import LatentAttention
 from meshtrain.model.mlp import Mlp
 from meshtrain.model.norm import Norm
 from meshtrain.model.remat import rematerialize
@@ -28,7 +29,7 @@ class Block(nnx.Module):
 
     def __init__(self, config: ModelConfig):
         self.attention_norm = embed_norm(config)
-        self.attention = Attention(config)
+        self.attention = Attention(config) if config.latent is None else LatentAttention(config)
         self.attention_post_norm = embed_norm(config) if config.post_norms else None
         self.mlp_norm = embed_norm(config)
         self.mlp = Mlp(config)

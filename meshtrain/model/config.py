@@ -1,12 +1,14 @@
 """`ModelConfig`: what a decoder computes, whole, as one frozen value. It says nothing of devices, precision or memory.
 
-It describes the dense families exactly: Llama 2 and 3, Mistral, Qwen2, Qwen3, Gemma 2 and GPT-2 are settings of these
+It describes Llama 2 and 3, Mistral, Qwen2, Qwen3, Gemma 2, GPT-2 and DeepSeek-V3 exactly: they are settings of these
 fields and share one decoder. A value that makes no sense is an InputError that names the field as `model.<field>`.
 """
 
+import math
 from dataclasses import dataclass, fields
 
 from meshtrain.errors import InputError, nearest
+from meshtrain.model.moe_config import MoEConfig, check_pattern
 
 NORMS = ("rms", "layer")
 ACTIVATIONS = ("swiglu", "geglu", "gelu")
@@ -55,6 +57,32 @@ class RopeScaling:
                 f" {self.beta_fast}; the YaRN paper has 1.0 and 32.0."
             )
 
+    def term(self, mscale: float) -> float:
+        """yarn: the factor that makes up for scores that spread in longer texts, 0.1 mscale ln(factor) + 1."""
+        return 0.1 * mscale * math.log(self.factor) + 1.0
+
+
+@dataclass(frozen=True)
+class LatentConfig:
+    """Sizes of multi-head latent attention (DeepSeek-V2, 2024, section 2.1; latent.py), with their published names."""
+
+    kv_rank: int  # width of the latent that keys and values are made from (kv_lora_rank)
+    nope_dim: int  # width of the part of a head's query and key that is not rotated (qk_nope_head_dim)
+    rope_dim: int  # width of the rotated part; the key's is one for all heads (qk_rope_head_dim)
+    value_dim: int  # width of a head's value (v_head_dim)
+    query_rank: int | None = None  # width of the latent that queries are made from (q_lora_rank); None: a plain matrix
+
+    def __post_init__(self) -> None:
+        for name in ("kv_rank", "nope_dim", "rope_dim", "value_dim"):
+            _positive(f"latent.{name}", getattr(self, name))
+        if self.query_rank is not None:
+            _positive("latent.query_rank", self.query_rank)
+        if self.rope_dim % 2:
+            raise InputError(
+                f"model.latent.rope_dim: rotary positions turn pairs, and {self.rope_dim} is odd."
+                f" model.latent.rope_dim={self.rope_dim + 1} would work."
+            )
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -74,15 +102,17 @@ class ModelConfig:
     norm_plus_one: bool = False  # the stored scale is the difference from 1 (Gemma)
     post_norms: bool = False  # a further norm on what attention and MLP give back, before it is added (Gemma 2)
     activation: str = "swiglu"  # "swiglu": silu(gate) * up; "geglu": gelu(gate) * up; "gelu": gelu(up), no gate
+    moe: MoEConfig | None = None  # experts in place of the MLP; None: none
     mlp_bias: bool = False  # bias on every matrix of the MLP
     attention_bias: bool = False  # bias on query, key and value (Qwen2, GPT-2)
     attention_output_bias: bool = False  # bias on attention's output matrix (GPT-2)
     qk_norm: bool = False  # RMSNorm over head_dim on queries and keys, before the rotation (Qwen3)
+    latent: LatentConfig | None = None  # keys and values are made from a small latent; None: each has its own matrix
     query_scale: float | None = None  # factor on query-key products; None: 1 / sqrt(head_dim)
     attention_softcap: float | None = None  # scores become cap * tanh(scores / cap) (Gemma 2)
     window: int | None = None  # a query sees the last `window` positions only, itself among them; None: all
     window_layers: tuple[bool, ...] = (True,)  # which layers have the window: a pattern, repeated from layer 0 on
-    positions: str = "rotary"  # "rotary" (halves of head_dim paired, as in Hugging Face files) or "learned" (a table)
+    positions: str = "rotary"  # "rotary" (i turns with i + half of head_dim; latent: with i + 1) or "learned" (a table)
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
     embed_scale: float = 1.0  # factor on the embeddings (Gemma: sqrt(embed))
@@ -100,6 +130,19 @@ class ModelConfig:
         self._check_heads()
         self._check_window()
         self._check_factors()
+        if self.moe is not None:
+            check_pattern(self.moe, self.num_layers, len(self.window_layers), self.mlp_bias)
+
+    @property
+    def num_moe_layers(self) -> int:
+        """Layers that have experts; the others have an MLP."""
+        moe = self.moe
+        return 0 if moe is None else (self.num_layers - moe.first_dense) // moe.every
+
+    def is_moe(self, layer: int) -> bool:
+        """Whether a layer has experts: behind the first dense ones the last of every `every` layers."""
+        moe = self.moe
+        return moe is not None and layer >= moe.first_dense and (layer - moe.first_dense + 1) % moe.every == 0
 
     @property
     def gated(self) -> bool:
@@ -108,8 +151,23 @@ class ModelConfig:
 
     @property
     def attention_scale(self) -> float:
-        """The factor on query-key products."""
-        return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
+        """The factor on query-key products. With latent attention yarn's mscale_all_dim enters here, squared."""
+        if self.query_scale is not None:
+            return self.query_scale
+        scaling, scale = self.rope_scaling, self.head_dim**-0.5
+        if self.latent is not None and scaling is not None and scaling.kind == "yarn" and scaling.mscale_all_dim:
+            scale *= scaling.term(scaling.mscale_all_dim) ** 2
+        return scale
+
+    @property
+    def rotary_dim(self) -> int:
+        """How much of a head is rotated."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's value and of what attention gives for it."""
+        return self.head_dim if self.latent is None else self.latent.value_dim
 
     def layer_window(self, layer: int) -> int | None:
         """The window of one layer."""
@@ -128,11 +186,37 @@ class ModelConfig:
                 f"model.head_dim: rotary positions turn pairs, and {self.head_dim} is odd."
                 f" model.head_dim={self.head_dim + 1} would work."
             )
+        if self.latent is not None:
+            self._check_latent(self.latent)
         if self.positions != "rotary" and self.rope_scaling is not None:
             raise InputError(
                 f"model.rope_scaling: set, but model.positions={self.positions!r} has no rotation to scale."
                 " model.rope_scaling=None would work."
             )
+
+    def _check_latent(self, latent: LatentConfig) -> None:
+        width = latent.nope_dim + latent.rope_dim
+        if self.head_dim != width:
+            raise InputError(
+                f"model.head_dim: {self.head_dim} is not model.latent.nope_dim + rope_dim = {latent.nope_dim} +"
+                f" {latent.rope_dim}, the width of a query. model.head_dim={width} would work."
+            )
+        if self.num_kv_heads != self.num_heads:
+            raise InputError(
+                f"model.num_kv_heads: latent attention makes a key and a value for each of the {self.num_heads} query"
+                f" heads, not {self.num_kv_heads}. model.num_kv_heads={self.num_heads} would work."
+            )
+        if self.positions != "rotary":
+            raise InputError(
+                f"model.positions: {self.positions!r} leaves the rotated part of latent attention without positions."
+                " model.positions='rotary' would work."
+            )
+        for name in ("attention_bias", "attention_output_bias", "qk_norm"):
+            if getattr(self, name):
+                raise InputError(
+                    f"model.{name}: latent attention has no such weights (it norms its latents)."
+                    f" model.{name}=False would work."
+                )
 
     def _check_window(self) -> None:
         if self.window is not None:

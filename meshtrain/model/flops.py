@@ -34,7 +34,7 @@ def attention_flops_per_token(config: ModelConfig, length: int) -> float:
     for layer in range(config.num_layers):
         window = min(config.layer_window(layer) or length, length)
         seen = (length * window - window * window / 2) / length
-        total += 2 * 2 * config.num_heads * config.head_dim * seen
+        total += 2 * config.num_heads * (config.head_dim + config.value_dim) * seen
     return total
 
 

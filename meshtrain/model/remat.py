@@ -2,11 +2,12 @@
 
     none    everything that the layers' own backward rules ask for
     dots    the results of matrix products and of attention: only norms, activations and rotations are done again
-    names   what attention needs (queries, keys, values, its result and normalisers): the MLP is done again
+    names   what attention needs (queries, keys, values, its result and normalisers): the MLP is done again; of latent
+            attention the latents, from which queries, keys and values are made again
     full    nothing but the layer's input: the whole layer is done again
 
 No policy keeps a gathered weight (see product.py). The names are set where the arrays are made: by `attention.py`,
-`mlp.py`, `block.py`, and for attention's own results by the kernels of `parallel.attention`.
+`latent.py`, `mlp.py`, `block.py`, and for attention's own results by the kernels of `parallel.attention`.
 """
 
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from typing import Any
 
 import jax
 
-NAMES = ("query", "key", "value", "attention_out", "attention_lse")
-DOTS = (*NAMES, "stream", "hidden")
+NAMES = ("query", "key", "value", "latent", "attention_out", "attention_lse")
+DOTS = (*NAMES, "expanded", "stream", "hidden")
 
 
 def rematerialize(layer: Callable[..., Any], remat: str) -> Callable[..., Any]:

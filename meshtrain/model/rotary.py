@@ -16,12 +16,12 @@ from meshtrain.model.config import ModelConfig, RopeScaling
 
 
 def frequencies(config: ModelConfig) -> tuple[np.ndarray, float]:
-    """Radians per position of each pair of a head, float64 [head_dim / 2], and the factor on cos and sin.
+    """Radians per position of each pair of a head, float64 [rotary_dim / 2], and the factor on cos and sin.
 
-    Su et al. 2021 (RoFormer): theta^(-2i / head_dim). Scaling as in Hugging Face transformers' `modeling_rope_utils`:
+    Su et al. 2021 (RoFormer): theta^(-2i / rotary_dim). Scaling as in Hugging Face transformers' `modeling_rope_utils`:
     linear (Chen et al. 2023), llama3 (Llama 3.1's published code), yarn (Peng et al. 2023).
     """
-    base = config.rope_theta ** -(np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim)
+    base = config.rope_theta ** -(np.arange(0, config.rotary_dim, 2, dtype=np.float64) / config.rotary_dim)
     scaling = config.rope_scaling
     if scaling is None:
         return base, 1.0
@@ -49,35 +49,31 @@ def _yarn(base: np.ndarray, scaling: RopeScaling, config: ModelConfig) -> np.nda
 
     def pair(num_turns: float) -> float:
         turn_length = length / (num_turns * 2 * math.pi)
-        return config.head_dim * math.log(turn_length) / (2 * math.log(config.rope_theta))
+        return config.rotary_dim * math.log(turn_length) / (2 * math.log(config.rope_theta))
 
     low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, config.head_dim - 1)
+    low, high = max(low, 0), min(high, config.rotary_dim - 1)
     if low == high:
         high += 0.001  # a step instead of a division by zero
-    stretch = np.clip((np.arange(config.head_dim // 2) - low) / (high - low), 0.0, 1.0)
+    stretch = np.clip((np.arange(config.rotary_dim // 2) - low) / (high - low), 0.0, 1.0)
     return (1 - stretch) * base + stretch * base / scaling.factor
 
 
 def _yarn_attention_factor(scaling: RopeScaling) -> float:
-    """0.1 ln(factor) + 1, or the quotient of two such terms where both mscales are given (DeepSeek)."""
-
-    def term(mscale: float) -> float:
-        return 0.1 * mscale * math.log(scaling.factor) + 1.0
-
+    """term(1), or the quotient of two such terms where both mscales are given (DeepSeek)."""
     if scaling.attention_factor is not None:
         return scaling.attention_factor
     if scaling.mscale and scaling.mscale_all_dim:
-        return term(scaling.mscale) / term(scaling.mscale_all_dim)
-    return term(1.0)
+        return scaling.term(scaling.mscale) / scaling.term(scaling.mscale_all_dim)
+    return scaling.term(1.0)
 
 
 def rotary_tables(
     positions_BT: Int[Array, "B T"], config: ModelConfig
 ) -> tuple[Float[Array, "B T half"], Float[Array, "B T half"]]:
-    """cos and sin of each pair's phase at each position, float32 [B, T, head_dim / 2]. Positions are not negative."""
+    """cos and sin of each pair's phase at each position, float32 [B, T, rotary_dim / 2]. Positions are not negative."""
     radians, factor = frequencies(config)
     turns = np.ldexp(radians / (2 * math.pi), 32)  # in units of 2^-32 of a turn
     whole = np.floor(turns)
@@ -90,10 +86,15 @@ def rotary_tables(
 
 
 def rotate(
-    x_BTNH: Float[Array, "B T N H"], tables: tuple[Float[Array, "B T half"], Float[Array, "B T half"]]
+    x_BTNH: Float[Array, "B T N H"],
+    tables: tuple[Float[Array, "B T half"], Float[Array, "B T half"]],
+    interleaved: bool = False,
 ) -> Float[Array, "B T N H"]:
-    """Each pair (i, i + head_dim / 2) turned by its phase, in float32; in x's dtype."""
+    """Each pair turned by its phase, in float32; in x's dtype. Pair i is (i, i + H / 2); interleaved: (2i, 2i + 1)."""
     cos, sin = (table[:, :, None, :] for table in tables)
-    first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x_BTNH.dtype)
+    wide = x_BTNH.astype(jnp.float32)
+    pairs = wide.reshape(*wide.shape[:-1], -1, 2) if interleaved else wide.reshape(*wide.shape[:-1], 2, -1)
+    first, second = (pairs[..., 0], pairs[..., 1]) if interleaved else (pairs[..., 0, :], pairs[..., 1, :])
+    turned = first * cos - second * sin, second * cos + first * sin
+    joined = jnp.stack(turned, axis=-1).reshape(wide.shape) if interleaved else jnp.concatenate(turned, axis=-1)
+    return joined.astype(x_BTNH.dtype)

@@ -79,15 +79,14 @@ def make_optimizer(config: OptimizerConfig, specs: Tree) -> optax.GradientTransf
 def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:
     """How a hidden weight is a matrix from its inputs to its outputs; None for all others.
 
-    Hidden matrices have "embed" on one side: [embed, ...] reads the residual stream, [..., embed] writes it.
+    [..., embed] writes the residual stream; of all others the first dim is the input: [embed, ...] reads the stream,
+    [query_rank, ...] and [kv_rank, ...] read a latent.
     """
     inner = [i for i, dim in enumerate(spec.dims) if dim not in _STACKED]
     if not decays(spec) or "layers" not in spec.dims:
         return None
-    embed = spec.dims.index("embed")
-    rest = [i for i in inner if i != embed]
-    reads = embed == inner[0]
-    return optax.contrib.MuonDimensionNumbers(*(((embed,), tuple(rest)) if reads else (tuple(rest), (embed,))))
+    split = len(inner) - 1 if spec.dims[-1] == "embed" else 1
+    return optax.contrib.MuonDimensionNumbers(tuple(inner[:split]), tuple(inner[split:]))
 
 
 def optimizer_specs(optimizer: optax.GradientTransformation, specs: Tree) -> Tree:

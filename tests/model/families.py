@@ -1,5 +1,6 @@
 """Tiny configs with the features of each family, batches of packed documents, and weights that are all non-trivial."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshtrain.layout import ArraySpec, path_name
-from meshtrain.model import ModelConfig, RopeScaling, describe
+from meshtrain.model import LatentConfig, ModelConfig, RopeScaling, describe
 
 SIZES: dict[str, Any] = dict(
     num_layers=2, embed=16, num_heads=4, num_kv_heads=2, head_dim=6, mlp=20, vocab=29, max_length=32
@@ -39,7 +40,19 @@ GPT2 = ModelConfig(
     attention_output_bias=True,
     tied=True,
 )
-FAMILIES = dict(llama=LLAMA, qwen2=QWEN2, qwen3=QWEN3, mistral=MISTRAL, gemma2=GEMMA2, gpt2=GPT2)
+LATENT = LatentConfig(query_rank=9, kv_rank=7, nope_dim=6, rope_dim=4, value_dim=5)
+DEEPSEEK = ModelConfig(
+    **{**SIZES, "num_kv_heads": 4, "head_dim": 10},
+    latent=LATENT,
+    rope_scaling=RopeScaling("yarn", 8.0, original_length=16, mscale=1.0, mscale_all_dim=0.7),
+)
+DEEPSEEK_LITE = ModelConfig(
+    **{**SIZES, "num_kv_heads": 4, "head_dim": 10}, latent=replace(LATENT, query_rank=None, value_dim=13), norm_eps=1e-6
+)
+FAMILIES = dict(
+    llama=LLAMA, qwen2=QWEN2, qwen3=QWEN3, mistral=MISTRAL, gemma2=GEMMA2, gpt2=GPT2, deepseek=DEEPSEEK,
+    deepseek_lite=DEEPSEEK_LITE,
+)  # fmt: skip
 
 
 def make_params(config: ModelConfig, seed: int = 0) -> dict[str, Any]:

@@ -71,6 +71,8 @@ def mlp(weights: Arrays, config: ModelConfig, x: np.ndarray) -> np.ndarray:
 def attention(
     weights: Arrays, config: ModelConfig, x: np.ndarray, positions: np.ndarray, segments: np.ndarray, window: int
 ) -> np.ndarray:
+    if config.latent is not None:
+        return latent_attention(weights, config, x, positions, segments)
     q, k, v = (
         np.einsum("td,dnh->tnh", x, weights[name]) + weights.get(f"{name}_bias", 0)
         for name in ("query", "key", "value")
@@ -97,6 +99,41 @@ def attention(
     return np.einsum("tnh,nhd->td", out, weights["output"]) + weights.get("output_bias", 0)
 
 
+def latent_attention(
+    weights: Arrays, config: ModelConfig, x: np.ndarray, positions: np.ndarray, segments: np.ndarray
+) -> np.ndarray:
+    """DeepSeek-V2, 2024, equations 37 to 47, head by head and query by query; rotations as complex numbers."""
+    latent, scaling = config.latent, config.rope_scaling
+    assert latent is not None
+    freq, factor = rope(config)
+    turn = np.exp(1j * positions[:, None] * np.asarray(freq)) * factor  # [T, rope_dim / 2]
+
+    def turned(y: np.ndarray) -> np.ndarray:
+        z = (y[:, 0::2] + 1j * y[:, 1::2]) * turn
+        return np.stack([z.real, z.imag], axis=-1).reshape(y.shape)
+
+    scale = 1 / math.sqrt(latent.nope_dim + latent.rope_dim)
+    if scaling is not None and scaling.mscale_all_dim:
+        scale *= (0.1 * scaling.mscale_all_dim * math.log(scaling.factor) + 1) ** 2
+    c_kv = norm(x @ weights["kv_down"], weights["kv_norm"], config, "rms")
+    k_rope = turned(x @ weights["key_rope"])
+    summed = np.zeros_like(x)
+    for n in range(config.num_heads):
+        if latent.query_rank is None:
+            q = x @ weights["query"][:, n]
+        else:
+            q = norm(x @ weights["query_down"], weights["query_norm"], config, "rms") @ weights["query_up"][:, n]
+        q_nope, q_rope = q[:, : latent.nope_dim], turned(q[:, latent.nope_dim :])
+        k_nope, v = c_kv @ weights["key_up"][:, n], c_kv @ weights["value_up"][:, n]
+        for i in range(len(x)):
+            seen = [j for j in range(len(x)) if segments[i] == segments[j] > 0 and positions[j] <= positions[i]]
+            if seen:
+                scores = (k_nope[seen] @ q_nope[i] + k_rope[seen] @ q_rope[i]) * scale
+                p = np.exp(scores - scores.max())
+                summed[i] += (p / p.sum() @ v[seen]) @ weights["output"][n]
+    return summed
+
+
 def rotate(x: np.ndarray, positions: np.ndarray, config: ModelConfig) -> np.ndarray:
     freq, factor = rope(config)
     half = config.head_dim // 2
@@ -112,6 +149,7 @@ def rotate(x: np.ndarray, positions: np.ndarray, config: ModelConfig) -> np.ndar
 def rope(config: ModelConfig) -> tuple[list[float], float]:
     """Frequencies and attention factor, pair by pair, in the form of transformers' modeling_rope_utils."""
     dim, base, s = config.head_dim, config.rope_theta, config.rope_scaling
+    dim = dim if config.latent is None else config.latent.rope_dim
     freq = [1 / base ** (2 * i / dim) for i in range(dim // 2)]
     if s is None:
         return freq, 1.0
