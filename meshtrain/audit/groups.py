@@ -105,9 +105,8 @@ def _of_mesh(found: re.Match[str]) -> Groups:
     numbers = _device_ids(found[2], math.prod(sizes.values()))
     wanted = [(name, int(before or 1), int(size or sizes[name])) for name, before, size, _ in _AXIS.findall(found[3])]
     split: list[int] = []
-    at: dict[
-        tuple[str, int, int], int
-    ] = {}  # every axis as (before, part, behind), so that a part is a dimension of its own
+    # Every axis as its (before, size) parts, so that each part is a dimension of its own.
+    at: dict[tuple[str, int, int], int] = {}
     for name, size in sizes.items():
         cuts = sorted({1, size, *(b for n, b, _ in wanted if n == name), *(b * s for n, b, s in wanted if n == name)})
         for before, behind in pairwise(cuts):
