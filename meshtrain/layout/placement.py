@@ -149,16 +149,22 @@ class Placement:
         )
 
     def at_use(self, w: jax.Array, *dims: str) -> jax.Array:
-        """A weight gathered over the axes that only store it (ZeRO-3); its gradient goes to the sharding of "grads".
+        """A weight gathered over the axes that only store it (ZeRO-3); its gradient goes to the `gradient_rows`.
 
         The gathered copy is named "gathered_weight", so that no remat policy needs to keep it for the backward pass.
         """
         if self.num_devices == 1:
             return w
-        stored, used, grads = (self.spec(kind, dims, w.shape) for kind in ("params", "use", "grads"))
+        rows = self.gradient_rows
+        stored, used, grads = (self.spec(kind, dims, w.shape) for kind in ("params", "use", rows))
         if stored == used == grads:
             return w
-        return gather_for_use(w, self._here("use", dims, w.shape), self._here("grads", dims, w.shape), stored != used)
+        return gather_for_use(w, self._here("use", dims, w.shape), self._here(rows, dims, w.shape), stored != used)
+
+    @property
+    def gradient_rows(self) -> str:
+        """The class whose rows a microbatch's gradient goes to: where it is the only one, where it is needed next."""
+        return "optimizer" if self.layout.accumulate == 1 and self.layout.pipeline is None else "grads"
 
     def gathers(self, specs: Tree) -> bool:
         """Whether any weight of the tree is stored in more parts than it is used in."""

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from meshtrain.layout import Placement
 from meshtrain.model import dropout
 from meshtrain.model.attention import Attention
 from meshtrain.model.config import ModelConfig
@@ -45,11 +46,17 @@ class Block(nnx.Module):
             y_BTD = y_BTD if given.dropout is None else given.dropout(y_BTD, layer, site)
             return place.constrain(x_BTD + y_BTD, "batch", "stream", "embed")
 
-        h_BTD = place.constrain(self.attention_norm(x_BTD, place), "batch", "length", "embed")
+        h_BTD = into_sublayer(self.attention_norm(x_BTD, place), place)
         y_BTD = self.attention(h_BTD, given, window)
         x_BTD = checkpoint_name(add(y_BTD, self.attention_post_norm, dropout.ATTENTION), "stream")
-        h_BTD = place.constrain(self.mlp_norm(x_BTD, place), "batch", "length", "embed")
+        h_BTD = into_sublayer(self.mlp_norm(x_BTD, place), place)
         return add(self.mlp(h_BTD, place), self.mlp_post_norm, dropout.MLP)
+
+
+def into_sublayer(h_BTD: Float[Array, "B T D"], place: Placement) -> Float[Array, "B T D"]:
+    """A normed stream with its positions as a sublayer has them. Placed as the stream first: else the compiler gathers
+    the norm's float32 result, and rounds it behind the gather."""
+    return place.constrain(place.constrain(h_BTD, "batch", "stream", "embed"), "batch", "length", "embed")
 
 
 def embed_norm(config: ModelConfig) -> Norm:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from meshtrain.layout import Placement
 from meshtrain.parallel.shard import on_shards
-from meshtrain.parallel.tokens import TokenAxes
+from meshtrain.parallel.tokens import TokenAxes, join_parts
 
 HIDDEN = -1e30  # the logit of a padding row: finite, so that no NaN can arise
 SMALLEST_CHUNK, LARGEST_CHUNK = 512, 2048  # tokens whose logits exist together on a device
@@ -110,7 +110,7 @@ def _backward(loss: Loss, place: Placement, kept: tuple[Any, ...], dsums: jax.Ar
     scale = dsums[0]
     # Scaled in float32, and only then rounded to the dtype in which the parts are summed over devices.
     parts_VD = (parts_DV * scale).astype(table_VD.dtype).swapaxes(1, 2)
-    return (dx_BTD * scale).astype(dx_BTD.dtype), parts_VD.sum(0), None
+    return (dx_BTD * scale).astype(dx_BTD.dtype), join_parts(parts_VD), None
 
 
 _sums.defvjp(_forward, _backward)

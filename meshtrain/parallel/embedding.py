@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from meshtrain.layout import Placement
 from meshtrain.parallel.shard import free_axes, on_shards, without
-from meshtrain.parallel.tokens import TokenAxes
+from meshtrain.parallel.tokens import TokenAxes, join_parts
 
 
 def embed_tokens(
@@ -58,7 +58,7 @@ def _backward(place: Placement, kept: tuple[jax.Array, ...], dx_BTD: jax.Array) 
 
     in_specs = axes.tokens, PartitionSpec(*axes.stream, embed), PartitionSpec(*axes.table, embed)
     parts = on_shards(place, add_up, in_specs, PartitionSpec(*axes.parts, embed))(tokens_BT, dx_BTD, table_VD)
-    return parts.sum(0), None
+    return join_parts(parts), None
 
 
 _embed.defvjp(_forward, _backward)

@@ -8,6 +8,7 @@ over the vocabulary ends as a reduce-scatter, and its opposite is an all-gather.
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -76,3 +77,9 @@ class TokenAxes:
     def first_row(self, table_VD: jax.Array) -> jax.Array | int:
         """In a shard: the vocabulary entry of the first row of this device's part of the table."""
         return shard_index(self.vocab) * table_VD.shape[0]
+
+
+def join_parts(parts: jax.Array) -> jax.Array:
+    """The sum over the leading dim, in the dtype of the parts (`sum` would take float32, and twice the bytes would
+    travel)."""
+    return lax.reduce(parts, jnp.zeros((), parts.dtype), lax.add, (0,))

@@ -116,7 +116,7 @@ def _summed_gradients(
 def _summed_rows(place: Placement) -> str:
     """The rows in which gradients are summed. Those of a pipeline that gathers once a step come reduced already."""
     pipeline = place.layout.pipeline
-    return "optimizer" if pipeline and pipeline.gather == "step" else "grads"
+    return "optimizer" if pipeline and pipeline.gather == "step" else place.gradient_rows
 
 
 def _metrics(sums: LossSums, norm: jax.Array, skipped: jax.Array) -> Metrics:
