@@ -52,7 +52,10 @@ def _unused_rules(place: Placement, arrays: Inventory) -> list[Finding]:
     kinds = {"use": arrays.params, **{kind: arrays.named(kind) for kind in KINDS}}
     present = {(kind, dim) for kind, named in kinds.items() for _, spec in named for dim in spec.dims}
     used = {place.rules(kind).source[dim] for kind, dim in present if dim in place.rules(kind).source}
-    declared = {place.rules(kind).source[dim]: dim for kind in kinds for dim in place.rules(kind).source}
+    declared: dict[str, str] = {}
+    for kind in kinds:
+        for dim, line in place.rules(kind).source.items():
+            declared.setdefault(line, dim)  # (an inherited row stands behind the one that it is inherited from)
     findings = []
     for line, dim in declared.items():
         if line not in used:

@@ -9,6 +9,7 @@ from typing import Any
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.layout.dims import DIMS
+from meshtrain.layout.experts import Experts
 from meshtrain.layout.finding import ERROR, Finding, attempt, raise_errors
 from meshtrain.layout.mesh import MeshShape
 from meshtrain.layout.pipeline import Pipeline
@@ -30,8 +31,8 @@ class Layout:
     rows of one class, already with all that it inherits. accumulate: microbatches whose gradients are summed before an
     update. remat: what the backward pass recomputes (none: nothing; full: all of a layer from its input; dots: all but
     matrix products; names: all but a few named tensors). attention: how queries reach keys and values on other devices
-    (exchange.py). order: how a cut length is dealt out (order.py). pipeline, experts: sections of their own. name, doc:
-    for people.
+    (exchange.py). order: how a cut length is dealt out (order.py). pipeline, experts: sections of their own (their
+    modules say what). name, doc: for people.
     """
 
     mesh: MeshShape
@@ -45,7 +46,7 @@ class Layout:
     attention: str = "local"
     order: str = "contiguous"
     pipeline: Pipeline | None = None
-    experts: Mapping[str, Any] | None = None
+    experts: Experts = Experts()
     name: str = "layout"
     doc: str = field(default="", compare=False)
 
@@ -94,7 +95,7 @@ def _rules(mapping: Mapping[str, Any], mesh_axes: tuple[str, ...], findings: lis
         findings += [_no_weight(key, dim) for dim in own[key].rows if not DIMS[dim].weight]
         rules = rules.override(own[key])
         found[key] = rules
-    return found
+    return {key: rules.inherit() for key, rules in found.items()}
 
 
 def _no_weight(key: str, dim: str) -> Finding:
@@ -141,11 +142,6 @@ def _section(value: Any, key: str) -> Mapping[str, Any] | None:
     return value
 
 
-def _optional_section(value: Any, key: str) -> Mapping[str, Any] | None:
-    section = _section(value, key)
-    return None if section is None else dict(section)
-
-
 def _positive(value: Any, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{key}: expected a whole number of at least 1, not {value!r}; {key}=1 is the default.")
@@ -168,5 +164,5 @@ _VALUES: dict[str, tuple[Callable[[Any, str], Any], Any]] = {
     "attention": (_one_of(*ATTENTION), "local"),
     "order": (_one_of(*ORDER), "contiguous"),
     "pipeline": (Pipeline.parse, None),
-    "experts": (_optional_section, None),
+    "experts": (Experts.parse, Experts()),
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec
 
 from meshtrain.errors import InputError, nearest
-from meshtrain.layout.dims import check_dim
+from meshtrain.layout.dims import INHERITED, check_dim
 from meshtrain.layout.finding import ERROR, Finding, attempt, raise_errors
 
 Axes = tuple[str, ...]
@@ -50,6 +50,12 @@ class Rules:
         """These rules with the rows of `other` on top."""
         return Rules({**self.rows, **other.rows}, {**self.source, **other.source})
 
+    def inherit(self) -> "Rules":
+        """These rules with a row for each dim that has none of its own and takes that of another (dims.INHERITED)."""
+        more = {dim: other for dim, other in INHERITED.items() if dim not in self.rows and other in self.rows}
+        rows = {dim: self.rows[other] for dim, other in more.items()}
+        return self.override(Rules(rows, {dim: self.source[other] for dim, other in more.items()}))
+
     def axes(self, dim: str) -> Axes:
         """The axes that shard `dim`, slowest-changing first; () where no rule names it."""
         return self.rows.get(dim, ())
@@ -78,7 +84,7 @@ class Rules:
             f"the array [{', '.join(dims)}] would have the mesh axis {axis!r} twice, on {first!r} and on {second!r};"
             " a device cannot hold two different slices.",
             f"Take {axis!r} out of one of these rows (write `{second}=None` in the rows of one class to override it"
-            " there).",
+            f" there{', for experts alone' if second in INHERITED else ''}).",
         )
 
 

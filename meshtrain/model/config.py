@@ -139,6 +139,11 @@ class ModelConfig:
         moe = self.moe
         return 0 if moe is None else (self.num_layers - moe.first_dense) // moe.every
 
+    @property
+    def num_stacked(self) -> int:
+        """Layers in the stack that a pipeline cuts: all of them, or those with experts."""
+        return self.num_layers if self.moe is None else self.num_moe_layers
+
     def is_moe(self, layer: int) -> bool:
         """Whether a layer has experts: behind the first dense ones the last of every `every` layers."""
         moe = self.moe

@@ -16,10 +16,11 @@ from jaxtyping import Array, Float
 from meshtrain.errors import InputError
 from meshtrain.layout import Placement
 from meshtrain.model import weight
-from meshtrain.model.block import Block, embed_norm, run_layers
+from meshtrain.model.block import Block, embed_norm, run_dense_layers, run_layers
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.dropout import EMBEDDING
 from meshtrain.model.inputs import Inputs, make_inputs
+from meshtrain.model.losses import RouterSums
 from meshtrain.parallel.cross_entropy import LossSums, cross_entropy
 from meshtrain.parallel.embedding import embed_tokens
 
@@ -46,23 +47,50 @@ class Decoder(nnx.Module):
 
 def describe(config: ModelConfig) -> Params:
     """The tree of ArraySpec (float32, logical shapes) of the weights. Allocates nothing."""
-    return {**weight.specs(Decoder(config)), "layers": weight.specs(Block(config), config.num_layers)}
+    found = {**weight.specs(Decoder(config)), "layers": weight.specs(Block(config, config.moe), config.num_stacked)}
+    if num_dense := config.num_layers - config.num_stacked:
+        found["dense_layers"] = weight.specs(Block(config, None), num_dense, "dense_layers")
+    return found
 
 
 def initialize(config: ModelConfig, key: jax.Array) -> Params:
     """The first weights, float32, in the shapes of `describe`; each depends on the key and its own path alone."""
-    layers = weight.draw(Block(config), key, "layers", config.num_layers)
-    return {**weight.draw(Decoder(config), key), "layers": layers}
+    layers = weight.draw(Block(config, config.moe), key, "layers", config.num_stacked)
+    found = {**weight.draw(Decoder(config), key), "layers": layers}
+    if num_dense := config.num_layers - config.num_stacked:
+        found["dense_layers"] = weight.draw(Block(config, None), key, "dense_layers", num_dense)
+    return found
 
 
 def hidden_states(
     params: Params, config: ModelConfig, batch: Batch, place: Placement, *, dropout_key: jax.Array | None = None
 ) -> Float[Array, "B T D"]:
     """What the last layer says of each position, after the final norm. Dropout only where a key is given."""
-    given = make_inputs(batch, config, place, dropout_key)
+    return _states(params, config, batch, place, dropout_key, None)[0]
+
+
+def _states(
+    params: Params, config: ModelConfig, batch: Batch, place: Placement, dropout_key: jax.Array | None,
+    load: jax.Array | None,
+) -> tuple[jax.Array, RouterSums | None]:  # fmt: skip
+    given = make_inputs(batch, config, place, dropout_key, load)
     x_BTD = embed(params, config, batch, given)
-    x_BTD = run_layers(params["layers"], x_BTD, config, given)
-    return finish(params, config, x_BTD, place)
+    first, dense = split_dense(params, config)
+    if first is not None:
+        x_BTD = run_dense_layers(first, x_BTD, config, given)
+    start = config.moe.first_dense if config.moe is not None else 0
+    x_BTD, routers = run_layers(params["layers"], x_BTD, config, given, start, dense=dense)
+    return finish(params, config, x_BTD, place), routers
+
+
+def split_dense(params: Params, config: ModelConfig) -> tuple[Params | None, Params | None]:
+    """The stacks of dense layers: the first ones of the model, and those between layers with experts."""
+    moe, stack = config.moe, params.get("dense_layers")
+    if moe is None or stack is None:
+        return None, None
+    num = moe.first_dense
+    first = jax.tree.map(lambda w: w[:num], stack) if num else None
+    return first, jax.tree.map(lambda w: w[num:], stack) if moe.every > 1 else None
 
 
 def loss_sums(
@@ -75,8 +103,25 @@ def loss_sums(
     dropout_key: jax.Array | None = None,
 ) -> LossSums:
     """Sums over the batch's counted tokens (labels >= 0) of the loss and its parts, and their number."""
-    x_BTD = hidden_states(params, config, batch, place, dropout_key=dropout_key)
-    return output_loss(params, config, x_BTD, batch, place, z_loss=z_loss)
+    return all_sums(params, config, batch, place, z_loss=z_loss, dropout_key=dropout_key)[0]
+
+
+def all_sums(
+    params: Params,
+    config: ModelConfig,
+    batch: Batch,
+    place: Placement,
+    *,
+    z_loss: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    load: jax.Array | None = None,
+) -> tuple[LossSums, RouterSums | None]:
+    """`loss_sums`, and the sums of the routers [MoE layer, ..] where the model has experts.
+
+    load: pairs of the global batch by [MoE layer, expert]; None: this batch is the global one (losses.py).
+    """
+    x_BTD, routers = _states(params, config, batch, place, dropout_key, load)
+    return output_loss(params, config, x_BTD, batch, place, z_loss=z_loss), routers
 
 
 def embed(params: Params, config: ModelConfig, batch: Batch, given: Inputs) -> Float[Array, "B T D"]:

@@ -23,10 +23,24 @@ class Inputs:
     packed: bool  # whether a row may hold several documents, which attention has to keep apart
     tables: tuple[jax.Array, jax.Array] | None
     dropout: Dropout | None
+    load: jax.Array | None = None  # [MoE layer, expert], where the batch is a part of the global one (losses.py)
+
+    @property
+    def counted(self) -> jax.Array:
+        """bool [B, T]: tokens that are not padding. Without segments, those behind the row's only document stand at
+        position 0 like its first token, which is the row's first."""
+        if self.packed:
+            return self.segments > 0
+        length = self.positions.shape[1]
+        return (self.positions > 0) | (token_of(jnp.arange(length), self.place, length) == 0)
 
 
 def make_inputs(
-    batch: Mapping[str, jax.Array], config: ModelConfig, place: Placement, dropout_key: jax.Array | None
+    batch: Mapping[str, jax.Array],
+    config: ModelConfig,
+    place: Placement,
+    dropout_key: jax.Array | None,
+    load: jax.Array | None = None,
 ) -> Inputs:
     """Inputs of a batch. Nothing is dropped without a key; with one, the batch's `index_B` says the masks.
 
@@ -44,4 +58,4 @@ def make_inputs(
     if config.positions == "rotary":
         cos, sin = rotary_tables(positions_BT, config)
         tables = cos, sin
-    return Inputs(place, positions_BT, segments_BT, packed, tables, dropout)
+    return Inputs(place, positions_BT, segments_BT, packed, tables, dropout, load)

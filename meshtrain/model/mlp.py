@@ -15,10 +15,10 @@ from meshtrain.model.weight import ZEROS, normal, use, weight
 
 
 class Mlp(nnx.Module):
-    """act(x gate) * (x up), or act(x up), times down."""
+    """act(x gate) * (x up), or act(x up), times down. `width` of the hidden layer; None: config.mlp."""
 
-    def __init__(self, config: ModelConfig):
-        embed, mlp = config.embed, config.mlp
+    def __init__(self, config: ModelConfig, width: int | None = None):
+        embed, mlp = config.embed, config.mlp if width is None else width
         start = normal(config.init_std)
         self.activation = config.activation
         self.up = weight((embed, mlp), ("embed", "mlp"), start)

@@ -29,7 +29,7 @@ def pipeline_stages(
     def piece(layers: Params, x_BTD: jax.Array, batch: Batch, ids: jax.Array) -> jax.Array:
         given = make_inputs(batch, config, place, dropout_key)
         count = (ids >= 0).sum() if uneven else None
-        return run_layers(layers, x_BTD, config, given, first=ids[0], count=count)
+        return run_layers(layers, x_BTD, config, given, first=ids[0], count=count)[0]
 
     def last(rest: Params, x_BTD: jax.Array, batch: Batch) -> tuple[jax.Array, LossSums]:
         sums = output_loss(rest, config, finish(rest, config, x_BTD, place), batch, place, z_loss=z_loss)

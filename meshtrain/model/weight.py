@@ -37,13 +37,13 @@ def use(param: nnx.Param, place: Placement) -> jax.Array:
     return place.at_use(param[...], *param.get_metadata("dims"))
 
 
-def specs(module: nnx.Module, num_layers: int | None = None) -> dict[str, Any]:
-    """Nested dict of ArraySpec of what a module declares, with a leading "layers" dim where num_layers is given."""
+def specs(module: nnx.Module, num_layers: int | None = None, stacked: str = "layers") -> dict[str, Any]:
+    """Nested dict of ArraySpec of what a module declares, with a leading dim `stacked` where num_layers is given."""
 
     def spec(param: nnx.Param) -> ArraySpec:
         shape, dims = param.get_value().shape, param.get_metadata("dims")
         if num_layers is not None:
-            shape, dims = (num_layers, *shape), ("layers", *dims)
+            shape, dims = (num_layers, *shape), (stacked, *dims)
         return ArraySpec(shape, np.dtype(np.float32), dims)
 
     return _nest({path: spec(param) for path, param in nnx.to_flat_state(nnx.state(module))})

@@ -1,0 +1,82 @@
+"""Dispatch with a capacity: each expert has a fixed number of slots for each device's tokens; empty ones are zeros.
+
+Which pairs are dropped is decided before (place.py). One plain all-to-all for each axis, the fastest links first, and
+batched products: nothing depends on the routing but what is in the slots.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from meshtrain.parallel.experts.geometry import Geometry
+
+
+class Filled(NamedTuple):
+    """pair [expert x slot]: which pair is in it; slot [pair]: where it is; both -1 for none."""
+
+    pair: jax.Array
+    slot: jax.Array
+
+
+class Slots:
+    """The exchange of one geometry; `Filled` says what is in the slots."""
+
+    def __init__(self, geometry: Geometry):
+        assert geometry.slots is not None
+        self.geometry, self.slots = geometry, geometry.slots
+        self.shape = [geometry.sizes[axis] for axis in geometry.axes.exchanged]
+        self.experts = geometry.size(geometry.axes.exchanged) * geometry.local
+
+    def route(self, expert_P: jax.Array, keep_P: jax.Array) -> Filled:
+        """The slot of each pair that is kept; pairs of one expert stand in order."""
+        number = jnp.asarray(self.geometry.reachable)[expert_P]
+        number = jnp.where(self.geometry.served(expert_P, keep_P), number, self.experts)
+        order = jnp.argsort(number, stable=True)
+        ordered = number[order]
+        first = jnp.searchsorted(ordered, jnp.arange(self.experts + 1))
+        at = first[:-1, None] + jnp.arange(self.slots)
+        filled = at < first[1:, None]
+        pair = jnp.where(filled, order[jnp.minimum(at, order.size - 1)], -1)
+        place = jnp.arange(order.size) - first[ordered]
+        slot = jnp.where(ordered < self.experts, ordered * self.slots + place, -1)
+        return Filled(pair.reshape(-1).astype(jnp.int32), slot[jnp.argsort(order)].astype(jnp.int32))
+
+    def send(self, filled: Filled, x: jax.Array, per: int) -> jax.Array:
+        """[experts of this device x slots of all, ..] from x [tokens, ..] (per = top_k) or [pairs, ..] (per = 1)."""
+        rows = jnp.where(_column(filled.pair >= 0, x), x[jnp.maximum(filled.pair, 0) // per], 0)
+        rows = rows.reshape(*self.shape, self.geometry.local, self.slots, *x.shape[1:])
+        for dimension, axis in reversed(list(enumerate(self.geometry.axes.exchanged))):
+            rows = lax.all_to_all(rows, axis, dimension, dimension, tiled=True)
+        rows = jnp.moveaxis(rows, len(self.shape), 0)
+        return rows.reshape(-1, *x.shape[1:])
+
+    def bring(self, filled: Filled, rows: jax.Array) -> jax.Array:
+        """[pairs, ..] from rows as `send` gives them; 0 for pairs without a slot."""
+        back = rows.reshape(self.geometry.local, *self.shape, self.slots, *rows.shape[1:])
+        back = jnp.moveaxis(back, 0, len(self.shape))
+        for dimension, axis in enumerate(self.geometry.axes.exchanged):
+            back = lax.all_to_all(back, axis, dimension, dimension, tiled=True)
+        back = back.reshape(-1, *rows.shape[1:])
+        return jnp.where(_column(filled.slot >= 0, rows), back[jnp.maximum(filled.slot, 0)], 0)
+
+    def times(self, filled: Filled, x: jax.Array, w_EAB: jax.Array) -> jax.Array:
+        """Each row times the matrix of its expert."""
+        return jnp.einsum("era,eab->erb", self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
+
+    def times_transposed(self, filled: Filled, x: jax.Array, w_EAB: jax.Array) -> jax.Array:
+        """Each row times the transposed matrix of its expert."""
+        return jnp.einsum("erb,eab->era", self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
+
+    def outer(self, filled: Filled, x: jax.Array, y: jax.Array) -> jax.Array:
+        """The gradients of the matrices [E, A, B], float32."""
+        x, y = self._by_expert(x), self._by_expert(y)
+        return jnp.einsum("era,erb->eab", x, y, preferred_element_type=jnp.float32)
+
+    def _by_expert(self, x: jax.Array) -> jax.Array:
+        return x.reshape(self.geometry.local, -1, *x.shape[1:])
+
+
+def _column(mask: jax.Array, like: jax.Array) -> jax.Array:
+    return mask.reshape(-1, *[1] * (like.ndim - 1))
