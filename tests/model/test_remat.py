@@ -79,7 +79,7 @@ def test_none_keeps_what_the_layers_ask_for_and_no_more() -> None:
 def test_the_names_that_dots_keeps_are_set() -> None:
     """A misspelt name would silently keep nothing."""
     text = str(traced(LLAMA, place(Layout.parse(dict(mesh=dict(one=1))), 1)))
-    for name in DOTS:
+    for name in set(DOTS) - {"latent", "expanded"}:  # latent attention's, see test_latent.py
         assert f"name[name={name}]" in text, name
 
 

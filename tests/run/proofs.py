@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from meshtrain.layout import Layout, Placement, build_mesh, single_placement
-from meshtrain.model import ModelConfig
+from meshtrain.model import LatentConfig, ModelConfig, RopeScaling
 from meshtrain.run.proof import Declared, Proof, Verdict, details, make_proof, prove
 from meshtrain.run.proof.outcome import Case
 from meshtrain.run.proof.prove import EPSILON, LEARNING_RATE
@@ -28,6 +28,11 @@ MODELS = {
     "gemma": ModelConfig(
         2, 24, 4, 1, 8, 20, 40, LENGTH, norm_plus_one=True, post_norms=True, activation="geglu", attention_softcap=5.0,
         logit_softcap=3.0, embed_scale=2.0, tied=True, dropout=0.2, init_std=0.2,
+    ),
+    "deepseek": ModelConfig(
+        2, 16, 8, 8, 6, 24, 29, LENGTH, latent=LatentConfig(8, nope_dim=4, rope_dim=2, value_dim=5, query_rank=12),
+        rope_scaling=RopeScaling("yarn", 4.0, original_length=8, mscale=1.0, mscale_all_dim=1.0), dropout=0.1,
+        init_std=0.25,
     ),
 }  # fmt: skip
 

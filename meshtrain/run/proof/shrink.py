@@ -10,15 +10,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, Placement, abstract_mesh
 from meshtrain.layout.inventory import KINDS
 from meshtrain.layout.mesh import FILL, MeshShape
 from meshtrain.layout.words import listing
-from meshtrain.model import ModelConfig
+from meshtrain.model import LatentConfig, ModelConfig
 
-LENGTH, EMBED, MLP, HEAD_DIM, VOCAB = 32, 32, 48, 8, 97
+LENGTH, EMBED, MLP, HEAD_DIM, RANK, VOCAB = 32, 32, 48, 8, 12, 97
 MOST_ACCUMULATED = 4  # microbatches that are summed
 MOST_RATIO = 2  # query heads that share one pair of key and value heads
 
@@ -77,13 +78,17 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
     length = _multiple(LENGTH, 2 * math.lcm(unit("length"), unit("stream")))
     pieces = math.lcm(*(_pieces(place) for place in places), unit("layers"))
     uneven = model.num_layers % pieces > 0 and any(place.layout.pipeline for place in places)
+    head_dim = _multiple(HEAD_DIM, 2 * unit("head_dim"))
+    latent = None if model.latent is None else _latent(model.latent, head_dim, unit)
+    num_heads = _multiple(kv_heads * ratio, math.lcm(kv_heads, unit("heads")))
     small = dataclasses.replace(
         model,
         num_layers=_multiple(max(min(2, model.num_layers), pieces) + uneven, len(model.window_layers)),
         embed=_multiple(EMBED, unit("embed")),
-        num_heads=_multiple(kv_heads * ratio, math.lcm(kv_heads, unit("heads"))),
-        num_kv_heads=kv_heads,
-        head_dim=_multiple(HEAD_DIM, 2 * unit("head_dim")),
+        num_heads=num_heads,
+        num_kv_heads=kv_heads if latent is None else num_heads,
+        head_dim=head_dim if latent is None else latent.nope_dim + latent.rope_dim,
+        latent=latent,
         mlp=_multiple(MLP, unit("mlp")),
         vocab=VOCAB,
         max_length=_multiple(length, unit("position")),
@@ -94,6 +99,17 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
     )
     batch = _multiple(4, math.lcm(*(place.num_shards("batch") * place.num_microbatches for place in places)))
     return Shrunk(small, length, batch, _changes(model, small))
+
+
+def _latent(latent: LatentConfig, head_dim: int, unit: Callable[[str], int]) -> LatentConfig:
+    """Small latents, of another width each; a head's value stays narrower than its key."""
+    return LatentConfig(
+        kv_rank=_multiple(RANK, unit("kv_rank")),
+        nope_dim=head_dim,
+        rope_dim=_multiple(head_dim // 2, 2 * math.lcm(unit("head_dim"), unit("rope_dim"))),
+        value_dim=head_dim,
+        query_rank=None if latent.query_rank is None else _multiple(2 * RANK, unit("query_rank")),
+    )
 
 
 def shrink_layout(layout: Layout, sizes: dict[str, int]) -> Layout:
@@ -143,12 +159,14 @@ def _multiple(least: int, unit: int) -> int:
     return -(-least // unit) * unit
 
 
-def _changes(model: ModelConfig, small: ModelConfig) -> tuple[str, ...]:
-    """`embed 16,384 -> 32` for each size that changed."""
+def _changes(model: Any, small: Any) -> tuple[str, ...]:
+    """`embed 16,384 -> 32` for each size that changed, of sections too: `latent.kv_rank 512 -> 12`."""
     changed = []
     for field in dataclasses.fields(model):
         old, new = getattr(model, field.name), getattr(small, field.name)
-        if old != new:
+        if dataclasses.is_dataclass(old) and dataclasses.is_dataclass(new):
+            changed += [f"{field.name}.{change}" for change in _changes(old, new)]
+        elif old != new:
             before, after = (f"{value:,}" if isinstance(value, int) else str(value) for value in (old, new))
             changed.append(f"{field.name} {before} -> {after}")
     return tuple(changed)
@@ -166,6 +184,7 @@ def features(model: ModelConfig) -> str:
     found += [f"{shared} query heads to a key and value head"] if shared > 1 else []
     found += ["a sliding window"] if model.window else []
     found += ["q/k norm"] if model.qk_norm else []
+    found += ["latent attention"] if model.latent else []
     found += ["biases"] if model.attention_bias or model.mlp_bias or model.attention_output_bias else []
     found += ["soft-caps"] if model.attention_softcap or model.logit_softcap else []
     found += [f"dropout {model.dropout}"] if model.dropout else []

@@ -7,7 +7,7 @@ import pytest
 
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, MeshShape
-from meshtrain.model import ModelConfig
+from meshtrain.model import LatentConfig, ModelConfig
 from meshtrain.run.proof.shrink import shrink, shrink_mesh
 from tests.layout.arrays import TENSOR
 
@@ -43,6 +43,20 @@ def test_too_many_axes_for_the_devices() -> None:
 def shrunk(model: ModelConfig, *declared: dict[str, Any]) -> Any:
     layouts = [Layout.parse(one) for one in declared]
     return shrink(model, layouts, [shrink_mesh(layout.mesh, 8) for layout in layouts])
+
+
+def test_latents_stay_latents_and_divide() -> None:
+    sizes = LatentConfig(query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    model = dataclasses.replace(LARGE, num_kv_heads=128, head_dim=192, latent=sizes)
+    rules = dict(TENSOR, kv_rank="tensor", query_rank="tensor")
+    found = shrunk(model, dict(mesh=dict(data=-1, tensor=4), rules=rules, params=dict(embed="data")))
+    assert "latent.kv_rank 512 -> 12" in found.changes
+    small = found.model
+    assert small.num_heads == small.num_kv_heads == 4
+    assert small.latent is not None
+    assert small.latent.query_rank != small.latent.kv_rank
+    assert small.latent.query_rank % 4 == small.latent.kv_rank % 4 == 0
+    assert small.value_dim < small.head_dim
 
 
 def test_sizes_divide_under_every_layout() -> None:
