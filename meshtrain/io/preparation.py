@@ -11,7 +11,7 @@ and hashes; then the encoding. The folder that it makes:
 import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from meshtrain.errors import InputError
+from meshtrain.io.bar import byte_bar
 from meshtrain.io.config import PrepareConfig
 from meshtrain.io.corpus import Corpus, Document, Survey, find_files, survey
 from meshtrain.io.permutation import mix
@@ -60,7 +61,7 @@ def prepare(config: PrepareConfig, progress: bool = True) -> Prepared:
             refuse_existing(output)
     if there:
         _compare(_job(config, tokenizer), read_prepared(output), output)
-    with _bar("reading", None, progress) as advance:
+    with byte_bar("reading", None, progress) as advance:
         found = survey(corpus, advance)
     job = _job(config, tokenizer) | {"corpus_sha256": found.sha256}
     if there:
@@ -186,7 +187,7 @@ def _learn(corpus: Corpus, found: Survey, threshold: int, size: int, progress: b
             if document.hash > threshold and sampled:
                 yield document.text
 
-    with _bar("learning a tokenizer", found.num_bytes, progress) as advance:
+    with byte_bar("learning a tokenizer", found.num_bytes, progress) as advance:
         return train_tokenizer(chosen(advance), size)
 
 
@@ -206,7 +207,7 @@ def _encode(
             (folder / name).mkdir()
             writers[name] = new_set(folder / name)
             stack.callback(writers[name].abandon)
-        advance = stack.enter_context(_bar("encoding", found.num_bytes, progress))
+        advance = stack.enter_context(byte_bar("encoding", found.num_bytes, progress))
         seen = hashlib.sha256()
         for batch in _batches(corpus.documents()):
             for document, ids in zip(batch, tokenizer.encode([document.text for document in batch]), strict=True):
@@ -235,14 +236,3 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-@contextmanager
-def _bar(what: str, total: int | None, progress: bool) -> Iterator[Callable[[int], object]]:
-    """A progress bar in bytes of text, on a terminal only; gives the function that moves it on."""
-    from tqdm import tqdm
-
-    with tqdm(
-        desc=what, total=total, unit="B", unit_scale=True, leave=False, disable=None if progress else True
-    ) as bar:
-        yield bar.update

@@ -1,0 +1,108 @@
+"""`Family`: what a kind of Hugging Face model is called, how its config.json reads, and its table of names.
+
+A new family is one value of this class; nothing else knows families by name.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshtrain.errors import InputError, nearest
+from meshtrain.io.hf.fields import Group, Reader, Values
+from meshtrain.io.hf.table import Line
+from meshtrain.layout import named_specs
+from meshtrain.model import ModelConfig, describe
+
+# Keys that say nothing about what the model computes: provenance, generation, training of others, other heads.
+IRRELEVANT = frozenset({
+    "_name_or_path", "architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "auto_map",
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "tokenizer_class", "use_cache",
+    "cache_implementation", "_attn_implementation_autoset", "output_attentions", "output_hidden_states",
+    "output_router_logits", "return_dict", "id2label", "label2id", "num_labels", "problem_type", "finetuning_task",
+    "task_specific_params", "pretraining_tp", "unsloth_version", "unsloth_fixed",
+    "attention_dropout",  # of training alone, and not done here
+})  # fmt: skip
+# Fields that only training knows: a folder says nothing of them, or its word is no more than a default.
+TRAINING = ("dropout", "init_std")
+
+
+@dataclass(frozen=True)
+class Family:
+    """model_type and architecture as in config.json; `prefix`: what stands before the names of the model's inner part.
+
+    `output`: the name of the output matrix. `ignored`: endings of tensors that are computed, not learned.
+    """
+
+    model_type: str
+    architecture: str
+    groups: tuple[Group, ...]
+    lines: tuple[Line, ...]
+    prefix: str = "model."
+    output: str = "lm_head.weight"
+    ignored: tuple[str, ...] = (".rotary_emb.inv_freq",)
+    irrelevant: tuple[str, ...] = ()
+
+    def model(self, values: Mapping[str, Any], source: str) -> ModelConfig:
+        """What a config.json describes; InputError for a key that is not understood."""
+        given, fields = Reader(values, source), dict[str, Any]()
+        for group in self.groups:
+            fields |= group.read(given)
+        known = given.taken | IRRELEVANT | set(self.irrelevant)
+        for key in values:
+            if key not in known:
+                raise InputError(
+                    f"{source}: {key}={values[key]!r}: not a key of {self.model_type} that is known here, so it is not"
+                    f" known whether it changes what the model computes.{nearest(key, known)} Remove it if it does not."
+                )
+        try:
+            return ModelConfig(**fields)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+
+    def config(self, model: ModelConfig, start: Mapping[str, Any] | None, source: str) -> Values:
+        """The config.json of a model: `start` (the file that the run began with) with the groups that differ replaced.
+
+        InputError where this family has no way to say what the model computes.
+        """
+        written: Values = {"architectures": [self.architecture], "model_type": self.model_type}
+        written |= start or {}
+        for group in self.groups:
+            fresh = {key: value for key, value in written.items() if key not in group.keys} | group.write(model)
+            wanted = {name: getattr(model, name) for name in group.read(Reader(fresh, source))}
+            if start is None or _differs(group, written, wanted, source):
+                written = fresh
+        read = self.model(written, source)
+        lost = [
+            f"model.{field.name}={getattr(model, field.name)!r}"
+            for field in dataclasses.fields(ModelConfig)
+            if field.name not in TRAINING and _meaning(read, field.name) != _meaning(model, field.name)
+        ]
+        if lost:
+            raise InputError(f"a {self.model_type} config.json cannot say {', '.join(lost)}.")
+        return written
+
+    def weights(self, model: ModelConfig) -> list[tuple[Line, Any]]:
+        """(line, spec) of every weight of the model, in the order of the table."""
+        specs = dict(named_specs(describe(model)))
+        lines = [(line, specs[line.path]) for line in self.lines if line.path in specs]
+        missing = set(specs) - {line.path for line, _ in lines}
+        if missing:
+            raise InputError(f"a {self.model_type} file has no place for the weight {sorted(missing)[0]}.")
+        return lines
+
+
+def _differs(group: Group, written: Values, wanted: Values, source: str) -> bool:
+    try:
+        return group.read(Reader(written, source)) != wanted
+    except InputError:
+        return True
+
+
+def _meaning(model: ModelConfig, name: str) -> Any:
+    """A field's value, the same for two ways to say the same."""
+    if name in ("window", "window_layers"):
+        return [model.layer_window(layer) for layer in range(model.num_layers)]
+    if name == "query_scale":
+        return model.attention_scale
+    return getattr(model, name)

@@ -1,0 +1,147 @@
+"""Each family against transformers: logits, gradients of a step, and every tensor back as it was."""
+
+import functools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from meshtrain.io.hf import Folder, open_folder
+from meshtrain.io.hf.safetensors import DTYPES, Tensor, create
+from meshtrain.io.hf.writing import Target, write_folder
+from meshtrain.layout import single_placement
+from meshtrain.model import ModelConfig, hidden_states
+from meshtrain.model.decoder import output_loss
+from tests.io.hf.arrays import logical, read
+from tests.io.hf.transformer import CASES, library, make, quietly
+from tests.model.steps import QUICK
+
+# float32 sums in another order, over 64 positions and a few layers, on logits of about 1: a few 1e-6.
+LOGITS, GRADIENTS = 1e-4, 1e-3
+
+
+@functools.cache
+def step(config: ModelConfig, length: int) -> Any:
+    """(params, batch) -> ((loss sum, logits), gradients), compiled once."""
+    place = single_placement()
+
+    def loss(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        states = hidden_states(params, config, batch, place)
+        table = params["embedding" if config.tied else "output"]["table"]
+        logits = states @ table.T
+        if config.logit_softcap:
+            logits = config.logit_softcap * jnp.tanh(logits / config.logit_softcap)
+        return output_loss(params, config, states, batch, place).loss_sum, logits
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=QUICK)
+
+
+def batch_of(ids: np.ndarray) -> dict[str, jax.Array]:
+    """Rows of one document each, every token but the last with its next one as label."""
+    labels = np.concatenate([ids[:, 1:], np.full_like(ids[:, :1], -1)], axis=1)
+    positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    fields = dict(tokens=ids, labels=labels, positions=positions, segments=np.ones_like(ids))
+    return {name: jnp.asarray(values) for name, values in fields.items()}
+
+
+@functools.cache
+def compared(name: str) -> tuple[Folder, Any, np.ndarray, np.ndarray, Any]:
+    """(folder, weights, our logits, transformers' logits, our gradients) of a case."""
+    import torch
+
+    model, path = make(name)
+    folder = open_folder(path)
+    params = read(folder)
+    ids = np.random.default_rng(1).integers(0, folder.model.vocab, (2, CASES[name].length), dtype=np.int32)
+    (_, logits), gradients = step(folder.model, ids.shape[1])(params, batch_of(ids))
+    tokens = torch.tensor(ids, dtype=torch.long)
+    out = quietly(lambda: model(tokens).logits)
+    model.zero_grad()
+    torch.nn.functional.cross_entropy(out[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum").backward()
+    return folder, params, np.asarray(logits), out.detach().numpy(), gradients
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_gradients_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    library()
+    folder, _, ours, theirs, gradients = compared(name)
+    assert np.abs(ours - theirs).max() <= LOGITS
+    assert np.abs(theirs).max() > 0.1  # there is something to compare
+    # Their gradients, written under the names of their weights, are read by the very table that is tested.
+    model, path = make(name)
+    expected = logical(folder, read(open_folder(with_gradients(model, path, tmp_path))))
+    largest = max(np.linalg.norm(values) for values in expected.values())
+    for weight, found in logical(folder, gradients).items():
+        wanted = expected[weight]
+        # Without a rotation a key's bias changes nothing (softmax): its gradient is rounding, of the largest one.
+        rounding = 1e-7 * largest
+        assert np.linalg.norm(found - wanted) <= GRADIENTS * np.linalg.norm(wanted) + rounding, weight
+        assert np.linalg.norm(wanted) > 10 * rounding or name.startswith("gpt2") and weight.endswith("key_bias"), weight
+
+
+def with_gradients(model: Any, path: Path, to: Path) -> Path:
+    """A copy of the folder whose tensors are the gradients of the model's weights."""
+    shutil.copyfile(path / "config.json", to / "config.json")
+    gradients = {name: weight.grad.numpy() for name, weight in model.named_parameters()}
+    made = create(to / "model.safetensors", [(name, "F32", values.shape) for name, values in gradients.items()])
+    for name, values in gradients.items():
+        made[name].open(writable=True)[...] = values
+    return to
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_imported_and_exported_is_the_same_bytes(name: str, tmp_path: Path) -> None:
+    library()
+    _, path = make(name)
+    folder = open_folder(path)
+    numbers = logical(folder, read(folder))
+    again = export(folder, numbers, tmp_path / "again")
+    assert tensors_of(again) == tensors_of(path)
+    old, new = (json.loads((place / "config.json").read_text()) for place in (path, again))
+    assert old == new
+    assert open_folder(again).model == folder.model
+    # Moved by one layer or one row, nothing is the same any more: the comparison can fail.
+    moved = {weight: np.roll(values, 1, axis=0) for weight, values in numbers.items()}
+    other = tensors_of(export(folder, moved, tmp_path / "moved"))
+    assert all(other[tensor] != content for tensor, content in tensors_of(path).items())
+
+
+@pytest.mark.parametrize("name", ["llama", "llama3_biased", "llama_linear_tied", "gemma2", "gpt2"])
+def test_transformers_loads_an_export_made_without_their_config(name: str, tmp_path: Path) -> None:
+    """As after training from scratch: the config is written anew, in several shards; nothing is missing or made up."""
+    transformers = library()
+    folder, _, _, theirs, _ = compared(name)
+    target = Target(folder.family, "F32", shard_bytes=30_000)
+    write_folder(tmp_path / "new", folder.model, target, logical(folder, read(folder)).__getitem__, progress=False)
+    assert len(list((tmp_path / "new").glob("*.safetensors"))) > 1
+    model, info = quietly(
+        lambda: transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "new", output_loading_info=True)
+    )
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert str(model.dtype) == "torch.float32"
+    import torch
+
+    ids = np.random.default_rng(1).integers(0, folder.model.vocab, theirs.shape[:2], dtype=np.int32)
+    again = quietly(lambda: model.eval()(torch.tensor(ids, dtype=torch.long)).logits).detach().numpy()
+    assert np.abs(again - theirs).max() <= 1e-6
+
+
+def export(folder: Folder, numbers: dict[str, np.ndarray], to: Path) -> Path:
+    """The folder written anew as its own record says."""
+    record = folder.record
+    target = Target(
+        folder.family, record["dtype"], 20_000, folder.values, folder.path, record["bare"], record["other_dtypes"]
+    )
+    write_folder(to, folder.model, target, numbers.__getitem__, progress=False)
+    return to
+
+
+def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """name -> (dtype, shape, bytes) of all tensors of a folder."""
+    tensors: dict[str, Tensor] = open_folder(path).tensors
+    return {name: (t.dtype, t.shape, t.open().astype(DTYPES[t.dtype]).tobytes()) for name, t in tensors.items()}
