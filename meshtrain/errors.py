@@ -5,30 +5,59 @@ A door (`python -m meshtrain.<door>`) prints the message of such an error and no
 
 import difflib
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The trainer's exit codes, with what each means. One list: the help text and the README say the same."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> "Exit":
+        """A code and its meaning."""
+        member = int.__new__(cls, code)
+        member._value_, member.meaning = code, meaning
+        return member
+
+    DONE = 0, "done: the last step is reached and saved"
+    FAULT = 1, "a fault of the program"
+    BAD_INPUT = 2, "bad input: configuration or data"
+    NOT_FINITE = 3, "too many steps in a row that are not finite"
+    STORAGE = 4, "the run's folder cannot be read or written"
+    PREEMPTED = 5, "stopped by a signal, and saved: the same command goes on"
+    HANG = 6, "no progress within the budget: stacks and the processes behind are on standard error"
+    PEER_LOST = 7, "another process was lost: the same command, on whatever machines there are, goes on"
+    INTERRUPTED = 130, "Ctrl-C twice: ended at once, unsaved"
 
 
 class MeshtrainError(Exception):
     """An end that the user can act on: the text of the error is the whole message."""
 
-    exit_code = 1
+    exit_code: int = Exit.FAULT
 
 
 class InputError(MeshtrainError):
     """What the user gave cannot be used; the message names the key, the values and a way out."""
 
-    exit_code = 2
+    exit_code = Exit.BAD_INPUT
 
 
 class NonFiniteError(MeshtrainError):
     """Too many steps in a row had a loss or a gradient that is not finite."""
 
-    exit_code = 3
+    exit_code = Exit.NOT_FINITE
 
 
 class StorageError(MeshtrainError):
     """The run's folder cannot be read or written: no room, no permission, a failed save."""
 
-    exit_code = 4
+    exit_code = Exit.STORAGE
+
+
+class PeerError(MeshtrainError):
+    """Another process of the run did not come, went away or ended with an error."""
+
+    exit_code = Exit.PEER_LOST
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -8,6 +8,12 @@
                 (without it, the one that the run names)
 --config.KEY=VALUE and --layout.KEY=VALUE change one value each, by its dotted key.
 
+Slurm, Open MPI and Kubernetes say which process of how many this is; elsewhere, on each of them:
+--coordinator HOST:PORT   where they meet: process 0's host and a free port
+--processes N --process I   how many they are, and which one this is, from 0
+--wait SECONDS   how long to wait for the others at the start (300)
+--dry-run        print what was recognised, and from where, and start nothing
+
 Exit codes: 0 done, 1 a fault of the program, 2 bad input, 3 too many steps that are not finite, 4 the run's folder
 cannot be written, 5 stopped by SIGTERM, SIGUSR1, SIGHUP or Ctrl-C and saved: the same command goes on.
 """
@@ -15,6 +21,7 @@ cannot be written, 5 stopped by SIGTERM, SIGUSR1, SIGHUP or Ctrl-C and saved: th
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshtrain.errors import MeshtrainError
 
@@ -22,16 +29,25 @@ from meshtrain.errors import MeshtrainError
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the trainer; returns the exit code. Problems that the user can act on are one message, without a trace."""
     from meshtrain.run.arguments import parse
+    from meshtrain.run.distributed import PROCESS_FLAGS, dry_run, this_process
+    from meshtrain.run.flags import SWITCH, take
 
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
+        flags, files, rest = take(sys.argv[1:] if argv is None else argv, PROCESS_FLAGS | {"dry_run": SWITCH})
+        arguments = parse([*files, *rest])
         if arguments.help:
             print(help_text())
             return 0
         from meshtrain.run.config import load
+
+        request = load(arguments)
+        request = replace(request, process=this_process(request, flags))
+        if "dry_run" in flags:
+            print(dry_run(request))
+            return 0
         from meshtrain.run.loop import train
 
-        return train(load(arguments))
+        return train(request)
     except MeshtrainError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -50,12 +66,13 @@ def help_text() -> str:
 
 
 def leave(code: int) -> None:
-    """Ends the process; at once where the start was given up while a thread of it is still compiling."""
+    """Ends the process; at once where it gives up while a thread of it still compiles, or while others train on."""
     from meshtrain.run.background import Background
+    from meshtrain.run.processes.peers import part
 
     sys.stdout.flush()
     sys.stderr.flush()
-    if Background.num_running:
+    if (code and part()) or Background.num_running:
         os._exit(code)
     sys.exit(code)
 

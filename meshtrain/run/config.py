@@ -18,6 +18,7 @@ from meshtrain.io.config import DataConfig
 from meshtrain.model.config import ModelConfig
 from meshtrain.run import config_file, schema
 from meshtrain.run.arguments import Arguments
+from meshtrain.run.processes import ThisProcess
 from meshtrain.step.optimizer import OptimizerConfig
 from meshtrain.step.precision import Precision
 
@@ -113,6 +114,7 @@ class Request:
     layout_doc: str
     flags: frozenset[str]
     warnings: tuple[str, ...]
+    process: ThisProcess = field(default_factory=ThisProcess)
 
 
 def load(arguments: Arguments) -> Request:
@@ -166,6 +168,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 def as_json(config: RunConfig) -> dict[str, Any]:
     """The resolved config as plain JSON values."""
     return dict(json.loads(json.dumps(dataclasses.asdict(config))))
+
+
+def asked(request: Request) -> dict[str, Any]:
+    """Run and layout as dotted keys: what all processes of a run must have been asked for alike."""
+    layout = json.loads(json.dumps(request.layout, default=str))
+    return _flat(as_json(request.config), "config.") | _flat(layout, "layout.")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The machine as JAX will see it, set up before JAX looks: virtual CPU devices, the cache of compiled programs.
 
-One process for now; `jax.distributed.initialize` belongs at the start of `set_up`, before any device is counted.
+With several processes `processes.join` comes first: their devices are then counted together.
 """
 
 import glob
@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import re
+import socket
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,8 +18,13 @@ from typing import Any
 
 from meshtrain.errors import InputError
 from meshtrain.run.config import Request, RunConfig
+from meshtrain.run.flags import TEXT
+from meshtrain.run.processes import ThisProcess, recognise, table
+from meshtrain.run.processes.environment import Flags
+from meshtrain.run.processes.gpus import GPU_VARIABLES
 
 CACHE_VARIABLE = "MESHTRAIN_CACHE"  # where compiled programs are kept, for all runs of a user
+PROCESS_FLAGS = dict.fromkeys(("coordinator", "processes", "process", "wait"), TEXT)
 GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 GPU_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin", "jax_rocm7_plugin", "jax_rocm60_plugin")
 
@@ -52,11 +58,12 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
     wanted = _cpu_devices(request)
     if wanted is None:
         return len(jax.devices())
-    make_room(wanted)
+    here = _own_share(wanted, request.process.count)
+    make_room(here)
     try:
         if "cpu_devices" in request.flags:
             jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", wanted)
+        jax.config.update("jax_num_cpu_devices", here)
     except RuntimeError:  # JAX is in use already: this is a call from a program, which made its own devices
         if wanted > len(jax.devices()):
             raise InputError(
@@ -75,6 +82,30 @@ def describe_devices(num_devices: int) -> str:
     if device.platform == "cpu":
         return "1 CPU device" if num_devices == 1 else f"{num_devices} virtual CPU devices on {os.cpu_count()} cores"
     return f"{num_devices} x {device.device_kind}"
+
+
+def this_process(request: Request, flags: Mapping[str, Any]) -> ThisProcess:
+    """What the environment and a door's flags (PROCESS_FLAGS) say about this process. InputError: see `recognise`.
+
+    Where the CPU was chosen, what the environment says about GPUs counts in a dry run only.
+    """
+    there = sum(len(glob.glob(pattern)) for pattern in GPU_DEVICES) if has_gpu() else None
+    chosen = Flags(**{name: flags[name] for name in PROCESS_FLAGS if name in flags})
+    about_gpus = "dry_run" in flags or not chose_cpu(request)
+    environ = {name: value for name, value in os.environ.items() if about_gpus or name not in GPU_VARIABLES}
+    return recognise(environ, socket.gethostname(), chosen, there if about_gpus else None)
+
+
+def chose_cpu(request: Request) -> bool:
+    """Whether the CPU is to be used even where there are GPUs."""
+    return "cpu_devices" in request.flags or os.environ.get("JAX_PLATFORMS", "") == "cpu"
+
+
+def dry_run(request: Request) -> str:
+    """What a start would find out before it waits for anyone, as text."""
+    me = request.process
+    wanted = _cpu_devices(request) if not me.gpus else None
+    return table.describe(me, None if wanted is None else _own_share(wanted, me.count))
 
 
 def has_gpu() -> bool:
@@ -96,6 +127,16 @@ def _cpu_devices(request: Request) -> int | None:
     if has_gpu():
         return None
     return _mesh_devices(request.layout) or request.config.cpu_devices or 1
+
+
+def _own_share(wanted: int, num_processes: int) -> int:
+    """How many of all CPU devices this process makes."""
+    if wanted % num_processes:
+        raise InputError(
+            f"config.cpu_devices: {wanted} devices cannot be dealt out evenly to {num_processes} processes;"
+            f" config.cpu_devices={num_processes * max(wanted // num_processes, 1)} would work, with a mesh of as many."
+        )
+    return wanted // num_processes
 
 
 def _mesh_devices(layout: Mapping[str, Any]) -> int | None:

@@ -4,7 +4,7 @@
     metrics.jsonl tensorboard/  the numbers
     checkpoints/ profile/       the states; XLA traces
 
-A folder is one process's while it trains; what a start was asked for replaces the files of the start before it.
+A folder is one run's while it trains; what a start was asked for replaces the files of the start before it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from meshtrain.errors import InputError, StorageError
 from meshtrain.run.config import differences
@@ -24,17 +24,24 @@ _FRESH = {LOCK, CONFIG + ".new", LAYOUT, LAYOUT + ".new"}  # what a start that w
 
 
 class RunFolder:
-    """A claimed folder: no other process trains in it until this one ends."""
+    """A claimed folder: no other run trains in it until this one ends."""
 
-    def __init__(self, workdir: str) -> None:
-        """Claims `workdir`. InputError where it holds something else, StorageError where it cannot be written."""
+    def __init__(self, workdir: str, writes: bool = True) -> None:
+        """Claims `workdir`. InputError where it holds something else, StorageError where it cannot be written.
+
+        writes: whether this is the run's process that claims and describes it; the others only know where it is.
+        """
         self.path = Path(workdir).expanduser()
         self.checkpoints, self.profile = self.path / "checkpoints", self.path / "profile"
+        self._stored: dict[str, Any] | None = None
+        self._lock: IO[str] | None = None
+        if not writes:
+            return
         self._stored = self._identify()
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115  (held until the process ends)
-        self._take_lock()
+        self._take_lock(self._lock)
 
     def refuse_other(self, mathematics: dict[str, Any], with_contents: bool) -> None:
         """InputError, with the list of differences, where what was trained here is not this run.
@@ -61,6 +68,8 @@ class RunFolder:
 
     def describe(self, config: dict[str, Any], layout: dict[str, Any], mathematics: dict[str, Any]) -> None:
         """Stores what this start was asked for; StorageError where there is no room."""
+        if self._lock is None:
+            return
         _write(self.path / LAYOUT, layout)
         _write(self.path / CONFIG, {"is": MARK, "config": config, "mathematics": mathematics})
 
@@ -83,20 +92,20 @@ class RunFolder:
             f" {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}. Name a new or empty folder."
         )
 
-    def _take_lock(self) -> None:
+    def _take_lock(self, lock: IO[str]) -> None:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._lock.seek(0)
+            lock.seek(0)
             raise InputError(
-                f"config.workdir={self.path}: process {self._lock.read().strip() or '?'} is training in this folder."
+                f"config.workdir={self.path}: process {lock.read().strip() or '?'} is training in this folder."
             ) from None
         except OSError:
             return  # a file system without locks
         with _writing(self.path):
-            self._lock.truncate(0)
-            self._lock.write(str(os.getpid()))
-            self._lock.flush()
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
 
     def _has_progress(self) -> bool:
         metrics = self.path / METRICS
@@ -106,7 +115,8 @@ class RunFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._lock.close()  # another process may train here
+        if self._lock is not None:
+            self._lock.close()  # another run may train here
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

@@ -16,10 +16,12 @@ from meshtrain.run import config as run_config
 from meshtrain.run import startup
 from meshtrain.run.background import Background
 from meshtrain.run.config import Request
-from meshtrain.run.distributed import describe_devices, set_up
+from meshtrain.run.distributed import chose_cpu, describe_devices, set_up
 from meshtrain.run.evaluation import Evaluation
 from meshtrain.run.folder import RunFolder
 from meshtrain.run.metrics import Metrics
+from meshtrain.run.processes.devices import check_devices
+from meshtrain.run.processes.join import join
 from meshtrain.run.progress import Progress, format_seconds
 from meshtrain.run.report import Report, Work, peak_flops
 from meshtrain.run.signals import PREEMPTED, Stopped, StopRequest
@@ -27,10 +29,12 @@ from meshtrain.run.trace import Trace
 from meshtrain.step import learning_rate, make_eval_step, state_specs
 from meshtrain.step.state import make_device_order
 
+COMPILING = 7200  # seconds that a process waits for the slowest to compile
+
 
 def train(request: Request) -> int:
     """Trains to the last step, or until a signal; returns the exit code. Errors as MeshtrainError."""
-    progress = Progress(request.config.steps, request.config.log_every)
+    progress = Progress(request.config.steps, request.config.log_every, quiet=not request.process.is_first)
     for warning in request.warnings:
         progress.say(f"warning: {warning}")
     with StopRequest() as stop, contextlib.ExitStack() as cleanup:
@@ -43,21 +47,25 @@ def train(request: Request) -> int:
 
 
 def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: contextlib.ExitStack) -> int:
-    config, say = request.config, progress.say
+    config, say, me = request.config, progress.say, request.process
+
+    # All processes of the run, or an error that names who is missing or starts something else.
+    peers = join(me, run_config.asked(request), say)
 
     # The run's folder: nothing is done for a run that may not write there, or that is another run.
-    folder = cleanup.enter_context(RunFolder(config.workdir))
-    folder.refuse_other(run_config.mathematics(config), with_contents=False)
+    folder = peers.agree("folder", lambda: cleanup.enter_context(RunFolder(config.workdir, writes=me.is_first)))
+    peers.agree("folder", lambda: folder.refuse_other(run_config.mathematics(config), with_contents=False))
 
     # The devices, and the layout on them.
     num_devices = set_up(request, say)
+    check_devices(peers, chose_cpu(request), say)
     say(f"meshtrain {meshtrain.__version__}, jax {jax.__version__}, {describe_devices(num_devices)}")
     placement = startup.place_layout(request, num_devices, say)
     specs = state_specs(config.model, config.optimizer)
     say(f"model: {startup.num_parameters(specs):,} parameters, computing in {config.precision.compute}")
 
     # Where does this start go on from?
-    checkpoints = cleanup.enter_context(Checkpoints(folder.checkpoints, config.checkpoint, say))
+    checkpoints = cleanup.enter_context(Checkpoints(folder.checkpoints, config.checkpoint, say, peers))
     saved = checkpoints.newest()
     first = saved.step if saved else 0
     if first >= config.steps:
@@ -65,16 +73,17 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
         return 0
 
     # Data, compilation and the first state need each other not: the first two go on in threads of their own.
-    data_work = Background("data", lambda: startup.open_data(config, progress))
+    data_work = Background("data", lambda: startup.open_data(config, progress, peers))
     step_work = Background("compilation", lambda: startup.compile_step(config, placement, progress))
+    peers.agree("first state", lambda: None)  # the devices' first exchange waits 30 s for the slowest process, no more
     state = startup.first_state(config, specs, placement, saved, progress)
     data = data_work.result()
     say(startup.describe_data(data, config))
 
     # Now that the content of the data is known: is this the run that the folder holds?
     mathematics = run_config.mathematics(config, data.contents)
-    folder.refuse_other(mathematics, with_contents=True)
-    folder.describe(run_config.as_json(config), request.layout, mathematics)
+    peers.agree("folder and data", lambda: folder.refuse_other(mathematics, with_contents=True))
+    peers.agree("folder and run", lambda: folder.describe(run_config.as_json(config), request.layout, mathematics))
     order = row_order(placement, config.data.length)
     batches = cleanup.enter_context(
         Batches(
@@ -90,10 +99,12 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     evaluate_batch = make_eval_step(startup.step_config(config), placement)
     reading = dict(global_batch=config.global_batch, order=order, packed=config.data.packed)
     evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.eval_batches, reading)
-    train_step = step_work.result()
+    train_step = peers.agree("compilation", step_work.result, seconds=COMPILING)
 
     # The records: what lies beyond the first step is cut off, for it will be done again.
-    metrics = cleanup.enter_context(contextlib.closing(Metrics(folder.path, first, say, config.tensorboard)))
+    metrics = cleanup.enter_context(
+        contextlib.closing(Metrics(folder.path, first, say, config.tensorboard, me.is_first))
+    )
     tokens = config.global_batch * config.data.length
     flops = tokens * model_flops_per_token(config.model, config.data.length)
     peak = config.peak_flops or peak_flops(jax.devices()[0])
@@ -128,7 +139,8 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     # is saved, so that what lies before a checkpoint has been evaluated (unless a signal came in the middle).
     stop.training = True
     progress.start(first)
-    if first and evaluation and _is_due(config.eval_every, first, config.steps) and not metrics.has_evaluation(first):
+    is_due = first > 0 and bool(evaluation) and _is_due(config.eval_every, first, config.steps)
+    if is_due and not peers.share("evaluated", lambda: metrics.has_evaluation(first)):
         evaluate()
     begun = time.perf_counter()
     report.resume_clock()

@@ -17,16 +17,28 @@ Number = float | int | None
 
 
 class Metrics:
-    """Writes records. `restored_step`: the step that training goes on from (0 for a new run)."""
+    """Writes records. `restored_step`: the step that training goes on from (0 for a new run).
 
-    def __init__(self, folder: Path, restored_step: int, say: Callable[[str], None], tensorboard: bool = True) -> None:
+    writes: whether this is the run's process that writes them; with the others, all that is written is dropped.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        restored_step: int,
+        say: Callable[[str], None],
+        tensorboard: bool = True,
+        writes: bool = True,
+    ) -> None:
         self.path = folder / "metrics.jsonl"
-        self._say, self._waiting, self._failing = say, b"", False
-        self._end = cut_after(self.path, restored_step)
-        self._board = _Board(folder / "tensorboard", restored_step, say) if tensorboard else None
+        self._say, self._waiting, self._failing, self._writes = say, b"", False, writes
+        self._end = cut_after(self.path, restored_step) if writes else 0
+        self._board = _Board(folder / "tensorboard", restored_step, say) if tensorboard and writes else None
 
     def write(self, record: Mapping[str, Number]) -> None:
         """One record; numbers that are not finite become null. Returns without waiting for the disk to sync."""
+        if not self._writes:
+            return
         finite = {key: value if _finite(value) else None for key, value in record.items()}
         self._waiting += json.dumps(finite, allow_nan=False).encode() + b"\n"
         self._flush()
@@ -39,7 +51,8 @@ class Metrics:
 
     def close(self) -> None:
         """Writes what waits, and says so if that fails."""
-        self._flush()
+        if self._writes:
+            self._flush()
         if self._waiting:
             self._say(f"{self.path}: {self._waiting.count(chr(10).encode())} records could not be written")
         if self._board is not None:

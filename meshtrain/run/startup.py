@@ -13,6 +13,7 @@ from meshtrain.io import checkpoint
 from meshtrain.io.checkpoint_folder import Saved
 from meshtrain.io.rows import Source, batch_fields
 from meshtrain.io.sources import ensure_prepared, open_held_out, open_train
+from meshtrain.io.together import ALONE, Together
 from meshtrain.io.windows import HeldOutWindows
 from meshtrain.layout import Layout, Placement, place
 from meshtrain.run.config import Request, RunConfig
@@ -20,6 +21,8 @@ from meshtrain.run.progress import Progress
 from meshtrain.step import StepConfig, TrainState, initial_state
 from meshtrain.step.lower import lower_step
 from meshtrain.step.state import abstract_state, make_device_order
+
+PREPARING = 86400  # seconds that the other processes wait while process 0 prepares data
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,21 @@ def place_layout(request: Request, num_devices: int, say: Callable[[str], None])
     return placement
 
 
-def open_data(config: RunConfig, progress: Progress) -> Data:
-    """The data, prepared first where the run says how. InputError where it cannot be read."""
-    if config.data.prepare is not None and not Path(config.data.paths[0]).exists():
-        with progress.phase(f"preparing {config.data.paths[0]} from {', '.join(config.data.prepare.input)}"):
-            ensure_prepared(config.data, progress=False)
+def open_data(config: RunConfig, progress: Progress, together: Together = ALONE) -> Data:
+    """The data, prepared first where the run says how. InputError where it cannot be read, by any process."""
+
+    def prepare() -> None:
+        assert config.data.prepare is not None
+        if not Path(config.data.paths[0]).exists():
+            with progress.phase(f"preparing {config.data.paths[0]} from {', '.join(config.data.prepare.input)}"):
+                ensure_prepared(config.data, progress=False)
+
+    if config.data.prepare is not None:
+        together.share("preparation of data", prepare, seconds=PREPARING)
+    return together.agree("data", lambda: _open(config))
+
+
+def _open(config: RunConfig) -> Data:
     train = open_train(config.data, vocab=config.model.vocab, seed=config.seed)
     held_out = open_held_out(config.data, vocab=config.model.vocab)
     sets = [getattr(source, "tokens", None) for source in getattr(train, "sources", (train,))]

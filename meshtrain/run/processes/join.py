@@ -1,0 +1,64 @@
+"""The start of several processes: they meet, compare what they are about to run, and only then does JAX start."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import meshtrain
+from meshtrain.errors import PeerError
+from meshtrain.run.processes import table
+from meshtrain.run.processes.environment import ThisProcess
+from meshtrain.run.processes.meeting import meet
+from meshtrain.run.processes.peers import Peers
+
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
+
+
+def join(me: ThisProcess, run: dict[str, Any], say: Callable[[str], None]) -> Peers:
+    """Returns when all processes are there and JAX's coordination service connects them; with one, at once.
+
+    run: flat facts about the run that all must share, besides code and versions. PeerError, InputError: see `meet`.
+    """
+    if me.count == 1:
+        return Peers(me)
+    say(table.describe(me))
+    meet(me, code_facts() | run)
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the loop
+    try:
+        jax.distributed.initialize(
+            me.coordinator,
+            me.count,
+            me.index,
+            local_device_ids=list(me.gpus) if me.gpus and me.shares_host else None,
+            cluster_detection_method="deactivate",
+            initialization_timeout=int(me.wait),
+        )
+    except RuntimeError as error:
+        raise PeerError(f"{me}: JAX's service at {me.coordinator} did not start: {error}") from None
+    return Peers(me)
+
+
+def code_facts() -> dict[str, Any]:
+    """What must be the same wherever a run is computed, because it decides which programs are compiled."""
+    facts: dict[str, Any] = {"meshtrain": f"{meshtrain.__version__} (sources {_sources()})"}
+    facts |= {name: importlib.metadata.version(name) for name in LIBRARIES}
+    facts["python"] = ".".join(platform.python_version_tuple()[:2])
+    facts["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")
+    facts["JAX_PLATFORMS"] = os.environ.get("JAX_PLATFORMS", "")
+    return facts
+
+
+def _sources() -> str:
+    """A short digest of this package's files."""
+    root = Path(meshtrain.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    return digest.hexdigest()[:10]

@@ -1,0 +1,63 @@
+"""What the start found, as text: this process's facts with their sources, and all processes with their devices."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshtrain.run.processes.environment import ThisProcess
+
+
+def describe(me: ThisProcess, num_devices: int | None = None) -> str:
+    """The facts about one process, one a line, each with where it came from. num_devices: local ones, if known."""
+    sources = me.sources
+
+    def where(*names: str) -> str:
+        return ", ".join(dict.fromkeys(sources[name] for name in names if name in sources)) or "default"
+
+    rows = [
+        ("processes", str(me.count), where("processes")),
+        ("process", str(me.index), where("process")),
+        ("coordinator", me.coordinator or "none needed", where("coordinator") if me.coordinator else "one process"),
+        ("host", me.host, where("host") if "host" in sources else "the machine's name"),
+        ("on this host", f"{me.local_index} of {me.local_count}", where("local_process", "local_processes")),
+    ]
+    if me.gpus is not None:
+        listed = ",".join(map(str, me.gpus))
+        rows.append(("local GPUs", f"{len(me.gpus)}: {listed}" if me.gpus else "0", where("gpus")))
+    if num_devices is not None:
+        rows.append(("local devices", str(num_devices), "config.cpu_devices or the mesh, over all processes"))
+    if me.restarts:
+        rows.append(("restarts", str(me.restarts), where("restarts")))
+    return f"started by: {me.launcher}\n" + _columns([("what", "value", "from"), *rows])
+
+
+def processes_table(cards: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each run of processes on a host: their numbers, the host, and the devices of each."""
+    rows = [("process", "host", "local devices")]
+    first = 0
+    for index in range(1, len(cards) + 1):
+        end = index == len(cards)
+        if end or any(cards[index][key] != cards[first][key] for key in ("host", "devices")):
+            numbers = str(first) if first == index - 1 else f"{first}-{index - 1}"
+            each = " each" if index - 1 > first else ""
+            rows.append((numbers, str(cards[first]["host"]), f"{cards[first]['devices']} {cards[first]['kind']}{each}"))
+            first = index
+    return _columns(rows)
+
+
+def scattered(hosts: Sequence[str]) -> str | None:
+    """A warning where the processes of a host are not numbered one after the other: fast axes would cross hosts."""
+    seen: set[str] = set()
+    for index, host in enumerate(hosts):
+        if host in seen and hosts[index - 1] != host:
+            return (
+                f"the processes of {host} are not numbered one after the other, so mesh axes that should stay inside a"
+                " host cross hosts; Slurm's --distribution=block, or mpirun's --map-by slot, numbers them host by host."
+            )
+        seen.add(host)
+    return None
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join(f"  {line}" for line in lines)
