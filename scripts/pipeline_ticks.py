@@ -23,6 +23,7 @@ from meshtrain.layout import Layout, place
 from meshtrain.parallel.pipeline import Costs, lock_step, lock_step_idle, make_plan, schedule
 from meshtrain.parallel.pipeline.executor import gradients
 from meshtrain.parallel.pipeline.worker import Batch, Stages
+from meshtrain.run.distributed import make_room
 
 CASES = [
     ("gpipe", 1, (2, 4, 8, 16)), ("1f1b", 1, (2, 4, 8, 16)), ("interleaved", 2, (4, 8, 16)), ("zb_h1", 1, (4, 8, 16)),
@@ -94,6 +95,7 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--milliseconds", type=float, default=40)
     arguments = parser.parse_args()
+    make_room(8)
     p, seconds = arguments.stages, arguments.milliseconds / 1e3
     print("| schedule | stages | repeats | microbatches | step, s | idle, measured | idle, table |")
     print("|---|---|---|---|---|---|---|")

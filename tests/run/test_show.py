@@ -202,3 +202,25 @@ def test_llama_405b_on_16384_devices_in_seconds() -> None:
     assert "data=2048 x tensor=8" in ran.stdout
     seconds = float(ran.stderr.split("seconds")[-1])
     assert seconds < 5, f"{seconds:.1f} s of the processor, {time.perf_counter() - began:.1f} s by the clock"
+
+
+def test_a_pipeline_is_shown_with_its_idle_share_and_gathers(
+    run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shares from the executor's own table: (p - 1) / (m + p - 1) for 1F1B; zero-bubble pays for the lock step."""
+    declared: dict[str, Any] = dict(
+        mesh=dict(data=-1, stage=2), rules=dict(batch="data", layers="stage"), params=dict(embed="data"),
+        pipeline=dict(schedule="1f1b", microbatches=4, gather="pass"),
+    )  # fmt: skip
+    code, text = shown(capsys, "--config", run_file, "--layout", layout_file(tmp_path, **declared))
+    assert code == 0
+    assert "1f1b, 2 stages x 1 piece of 1 layer, 4 microbatches" in text
+    assert "idle 20.0% as run, in lock step; at most 3 saved inputs a stage" in text
+    assert "made whole in every forward and backward pass of a piece" in text
+    assert "stage 1 |.. F0 B0 F1 B1 F2 B2 F3 B3 ..|" in text
+    declared["pipeline"] = dict(schedule="zb_h1", microbatches=4)
+    _, text = shown(capsys, "--config", run_file, "--layout", layout_file(tmp_path, **declared), "--json")
+    found = json.loads(text)["pipeline"]
+    assert (found["gather"], found["live_inputs"]) == ("step", 3)
+    assert found["lock_step_idle"] == pytest.approx(1 / 7)
+    assert found["idle"] == pytest.approx(1 / 13)

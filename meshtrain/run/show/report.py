@@ -14,6 +14,7 @@ from meshtrain.layout.table import Row, by_stage, rows, stage_of, state_bytes
 from meshtrain.parallel.attention.balance import balance
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.inventory import check_run
+from meshtrain.run.show.pipeline import PipelineFacts, pipeline_facts
 from meshtrain.step import StepConfig
 from meshtrain.step.optimizer import decay_mask
 from meshtrain.step.state import state_specs
@@ -35,6 +36,7 @@ class Report:
     global_batch: int
     length: int
     balance: dict[int | None, list[int]]  # window -> blocks of attention of each shard of the length
+    pipeline: PipelineFacts | None
     decays: dict[str, bool]
     weight_decay: float
     findings: tuple[Finding, ...]
@@ -69,6 +71,7 @@ def make_report(
         global_batch=config.global_batch,
         length=config.data.length,
         balance=_balance(place, config) if sound else {},
+        pipeline=pipeline_facts(place, config.model.num_layers) if sound else None,
         decays=dict(zip([path for path, _ in arrays.params], _leaves(decay_mask(specs)), strict=True)),
         weight_decay=config.optimizer.weight_decay,
         findings=tuple(findings),
@@ -104,6 +107,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "tokens_per_step": report.global_batch * report.length,
         },
         "attention_blocks": [{"window": window, "per_shard": blocks} for window, blocks in report.balance.items()],
+        "pipeline": dataclasses.asdict(report.pipeline) if report.pipeline else None,
         "arrays": [dataclasses.asdict(row) | {"cut": row.cut} for kind in KINDS for row in report.tables.get(kind, [])],
         "state_bytes_per_device": {kind: report.state_bytes.get(kind) for kind in WEIGHT_KINDS},
         "zero_stage": report.stage,

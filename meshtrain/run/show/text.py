@@ -9,6 +9,7 @@ from meshtrain.layout.order import num_chunks
 from meshtrain.layout.picture import array_picture, mesh_picture
 from meshtrain.layout.table import Row, gathered
 from meshtrain.layout.words import listing, plural, size_text
+from meshtrain.run.show.pipeline import pipeline_text
 from meshtrain.run.show.report import Report
 
 WIDTH = 110
@@ -64,6 +65,9 @@ def _heading_facts(report: Report) -> list[str]:
     lines = [f"  {key:<10}{value}" for key, value in facts.items() if value]
     for window, blocks in report.balance.items():
         lines += _wrapped(_balance(window, blocks), " " * 12, " " * 12)
+    if report.pipeline is not None:
+        first, *more = pipeline_text(report.pipeline, WIDTH - 12)
+        lines += [f"  {'pipeline':<10}{first}", *(f"{'':<12}{line}".rstrip() for line in more)]
     return lines
 
 
