@@ -38,6 +38,19 @@ class Peers:
                 return None
             raise PeerError(f"the coordination service of process 0 does not answer: {_short(error)}") from None
 
+    def post(self, key: str, text: str) -> None:
+        """Puts a text under a key, in the place of one that is there."""
+        _client().key_value_set(f"meshtrain/{key}", text, allow_overwrite=True)
+
+    def look(self, key: str) -> str | None:
+        """The text under a key, without waiting for it; None where there is none yet."""
+        try:
+            return str(_client().key_value_try_get(f"meshtrain/{key}"))
+        except Exception as error:
+            if "NOT_FOUND" in str(error):
+                return None
+            raise PeerError(f"the coordination service of process 0 does not answer: {_short(error)}") from None
+
     def share(self, name: str, work: Callable[[], Any], seconds: float | None = None) -> Any:
         """What `work()` returns on process 0 (plain JSON values), on all of them; its MeshtrainError ends them all."""
         if self.me.count == 1:

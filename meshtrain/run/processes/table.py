@@ -18,8 +18,10 @@ def describe(me: ThisProcess, num_devices: int | None = None) -> str:
         ("process", str(me.index), where("process")),
         ("coordinator", me.coordinator or "none needed", where("coordinator") if me.coordinator else "one process"),
         ("host", me.host, where("host") if "host" in sources else "the machine's name"),
-        ("on this host", f"{me.local_index} of {me.local_count}", where("local_process", "local_processes")),
     ]
+    if "local_process" in sources or "local_processes" in sources:
+        text = f"process {me.local_index} of {me.local_count}"
+        rows.append(("on this host", text, where("local_process", "local_processes")))
     if me.gpus is not None:
         listed = ",".join(map(str, me.gpus))
         rows.append(("local GPUs", f"{len(me.gpus)}: {listed}" if me.gpus else "0", where("gpus")))
