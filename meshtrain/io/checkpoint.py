@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,7 @@ class Checkpoints:
         self, folder: Path, config: CheckpointConfig, say: Callable[[str], None], together: Together = ALONE
     ) -> None:
         self.folder, self.config, self.say, self._together = folder.absolute(), config, say, together
+        self.began: float | None = None  # when the save that is being written was started (time.monotonic)
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._writer: Any = None
@@ -97,6 +99,7 @@ class Checkpoints:
         with _storage_errors(failing):
             self._open_writer().save(partial / ARRAYS, args=_orbax().args.PyTreeSave(arrays))
         work = (partial, step, described, record)
+        self.began = time.monotonic()
         self._finisher = threading.Thread(target=self._finish, args=work, name="checkpoint")
         self._finisher.start()
 
@@ -157,6 +160,8 @@ class Checkpoints:
             self._together.share(f"the name of step {step}", complete)
         except BaseException as failure:  # whatever it is, the loop must hear of it
             self._failure = failure
+        finally:
+            self.began = None
 
 
 def restore(saved: Saved, specs: Tree, targets: Tree) -> Tree:

@@ -19,6 +19,7 @@ from meshtrain.model.config import ModelConfig
 from meshtrain.run import config_file, schema
 from meshtrain.run.arguments import Arguments
 from meshtrain.run.processes import ThisProcess
+from meshtrain.run.watch.budget import WatchConfig
 from meshtrain.step.optimizer import OptimizerConfig
 from meshtrain.step.precision import Precision
 
@@ -55,6 +56,8 @@ class RunConfig:
     # The layout file that holds without --layout.
     layout: str
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    # When a run that does not move any more is ended.
+    watch: WatchConfig = field(default_factory=WatchConfig)
     # Steps between evaluations on the held-out windows; 0: only after the last step. Without a held-out set: none.
     eval_every: int = 0
     # The most batches of one evaluation; None: the whole held-out set.

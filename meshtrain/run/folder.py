@@ -17,10 +17,11 @@ from typing import IO, Any
 
 from meshtrain.errors import InputError, StorageError
 from meshtrain.run.config import differences
+from meshtrain.run.watch.heartbeat import WATCH
 
 MARK = "meshtrain run"
 CONFIG, LAYOUT, LOCK, METRICS = "config.json", "layout.json", ".lock", "metrics.jsonl"
-_FRESH = {LOCK, CONFIG + ".new", LAYOUT, LAYOUT + ".new"}  # what a start that was killed at once may leave
+_FRESH = {LOCK, WATCH, CONFIG + ".new", LAYOUT, LAYOUT + ".new"}  # what a start that was killed at once may leave
 
 
 class RunFolder:

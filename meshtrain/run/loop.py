@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import meshtrain
+from meshtrain.errors import Exit
 from meshtrain.io.checkpoint import Checkpoints
 from meshtrain.io.loader import Batches
 from meshtrain.layout.order import row_order
@@ -19,13 +20,15 @@ from meshtrain.run.config import Request
 from meshtrain.run.distributed import chose_cpu, describe_devices, set_up
 from meshtrain.run.evaluation import Evaluation
 from meshtrain.run.folder import RunFolder
+from meshtrain.run.goodput import Goodput
 from meshtrain.run.metrics import Metrics
 from meshtrain.run.processes.devices import check_devices
 from meshtrain.run.processes.join import join
 from meshtrain.run.progress import Progress, format_seconds
 from meshtrain.run.report import Report, Work, peak_flops
-from meshtrain.run.signals import PREEMPTED, Stopped, StopRequest
+from meshtrain.run.signals import Stopped, StopRequest
 from meshtrain.run.trace import Trace
+from meshtrain.run.watch import COMPILE, DATA, END, EVALUATION, SAVE, STEP, Watchdog
 from meshtrain.step import learning_rate, make_eval_step, state_specs
 from meshtrain.step.state import make_device_order
 
@@ -37,17 +40,23 @@ def train(request: Request) -> int:
     progress = Progress(request.config.steps, request.config.log_every, quiet=not request.process.is_first)
     for warning in request.warnings:
         progress.say(f"warning: {warning}")
-    with StopRequest() as stop, contextlib.ExitStack() as cleanup:
+    watch = Watchdog(request.config.watch, request.process)
+    with contextlib.closing(watch), StopRequest() as stop, contextlib.ExitStack() as cleanup:
         cleanup.callback(progress.close)
         try:
-            return _train(request, progress, stop, cleanup)
+            return _train(request, progress, stop, watch, cleanup)
         except Stopped:
             progress.say(f"{stop.name} before training began: nothing to save")
-            return PREEMPTED
+            return Exit.PREEMPTED
+        except BaseException as error:
+            watch.failed(error)  # does not come back where other processes wait for this one
+            raise
 
 
-def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: contextlib.ExitStack) -> int:
-    config, say, me = request.config, progress.say, request.process
+def _train(
+    request: Request, progress: Progress, stop: StopRequest, watch: Watchdog, cleanup: contextlib.ExitStack
+) -> int:
+    config, say, me, phases = request.config, progress.say, request.process, watch.phases
 
     # All processes of the run, or an error that names who is missing or starts something else.
     peers = join(me, run_config.asked(request), say)
@@ -55,6 +64,11 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     # The run's folder: nothing is done for a run that may not write there, or that is another run.
     folder = peers.agree("folder", lambda: cleanup.enter_context(RunFolder(config.workdir, writes=me.is_first)))
     peers.agree("folder", lambda: folder.refuse_other(run_config.mathematics(config), with_contents=False))
+
+    # From now on no process waits for ever, and none ends alone.
+    watch.start(folder.path, peers.share("start", lambda: f"{time.time_ns():020d}"), stop.before_training)
+    if me.count > 1:
+        stop.share(peers, me.is_first)
 
     # The devices, and the layout on them.
     num_devices = set_up(request, say)
@@ -66,6 +80,7 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
 
     # Where does this start go on from?
     checkpoints = cleanup.enter_context(Checkpoints(folder.checkpoints, config.checkpoint, say, peers))
+    watch.watch_saves(lambda: checkpoints.began)
     saved = checkpoints.newest()
     first = saved.step if saved else 0
     if first >= config.steps:
@@ -99,9 +114,11 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
     evaluate_batch = make_eval_step(startup.step_config(config), placement)
     reading = dict(global_batch=config.global_batch, order=order, packed=config.data.packed)
     evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.eval_batches, reading)
+    phases.enter(COMPILE)
     train_step = peers.agree("compilation", step_work.result, seconds=COMPILING)
 
     # The records: what lies beyond the first step is cut off, for it will be done again.
+    goodput = Goodput(folder.path, first, me.is_first)
     metrics = cleanup.enter_context(
         contextlib.closing(Metrics(folder.path, first, say, config.tensorboard, me.is_first))
     )
@@ -128,8 +145,13 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
         checkpoints.save(step, model_order(state), specs, record)
 
     def evaluate() -> None:
+        def stopped() -> bool:
+            phases.enter(EVALUATION)  # anew for each batch
+            return stop.now()
+
         report.flush()
-        result = evaluation.run(step, state.params, stopped=lambda: stop.name is not None)
+        result = evaluation.run(step, state.params, stopped)
+        phases.enter(STEP)
         if result is not None:
             metrics.write(result)
             say(_evaluated(result))
@@ -137,29 +159,36 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
 
     # Training. A step is started before the values of the one before it are looked at. A step is evaluated before it
     # is saved, so that what lies before a checkpoint has been evaluated (unless a signal came in the middle).
-    stop.training = True
+    stop.begin()
+    phases.enter(STEP)
     progress.start(first)
     is_due = first > 0 and bool(evaluation) and _is_due(config.eval_every, first, config.steps)
     if is_due and not peers.share("evaluated", lambda: metrics.has_evaluation(first)):
         evaluate()
     begun = time.perf_counter()
     report.resume_clock()
-    while step < config.steps and stop.name is None:
-        waited = batches.seconds_waited
+    while step < config.steps and not stop.now():
+        top, waited = time.perf_counter(), batches.seconds_waited
+        phases.enter(DATA)
         batch = next(batches)
+        phases.enter(STEP)
         rate = learning_rate(config.optimizer.learning_rate, config.optimizer.schedule, step, config.steps)
         trace.before(step + 1, report.flush)
         state, values = train_step(state, batch, np.float32(rate))
         step += 1
+        watch.step(step, time.perf_counter() - top, batches.seconds_waited - waited)
         report.step(step, rate, batches.seconds_waited - waited, values)
+        goodput.note(step, phases.totals())
         trace.after(step, report.flush)
         if evaluation and _is_due(config.eval_every, step, config.steps):
             evaluate()
         if step % config.checkpoint.every == 0 and step < config.steps:
-            save()
+            with phases.during(SAVE):
+                save()
             saved_step = step
         checkpoints.check()
     report.flush()
+    phases.enter(END)
     progress.close()
 
     # The last step is always saved, also the one that a signal made the last.
@@ -168,9 +197,11 @@ def _train(request: Request, progress: Progress, stop: StopRequest, cleanup: con
             save()
             checkpoints.wait()
     checkpoints.wait()
+    goodput.note(step, phases.totals(), done=step == config.steps, force=True)
+    say(goodput.text())
     if step < config.steps:
         say(f"{stop.name}: stopped after step {step} of {config.steps}, which is saved; the same command goes on")
-        return PREEMPTED
+        return Exit.PREEMPTED
     seconds = format_seconds(time.perf_counter() - begun)
     loss = f", loss {report.last['loss']:.4f}" if report.last else ""
     say(f"done: step {step} of {config.steps}{loss}, {seconds} of training; everything is in {folder.path}")
