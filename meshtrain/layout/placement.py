@@ -159,7 +159,18 @@ class Placement:
         stored, used, grads = (self.spec(kind, dims, w.shape) for kind in ("params", "use", rows))
         if stored == used == grads:
             return w
-        return gather_for_use(w, self._here("use", dims, w.shape), self._here(rows, dims, w.shape), stored != used)
+        steps = tuple(self._as_seen(spec) for spec in dict.fromkeys((self._first_step(grads), grads)))
+        return gather_for_use(w, self._as_seen(used), steps, stored != used)
+
+    def _first_step(self, spec: PartitionSpec) -> PartitionSpec:
+        """The spec with no axis of the length behind those of the batch (or the other way round) in one entry."""
+        length = self.rules("activations").axes("length")
+
+        def first(axes: Axes) -> Axes:
+            turn = next((i for i, axis in enumerate(axes) if (axis in length) != (axes[0] in length)), len(axes))
+            return axes[:turn]
+
+        return partition_spec([first(_tuple(entry)) for entry in spec])
 
     @property
     def gradient_rows(self) -> str:
@@ -175,7 +186,10 @@ class Placement:
 
     def _here(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> NamedSharding:
         """The sharding as seen from the code being traced: inside a shard_map the manual axes are out of reach."""
-        spec = self.spec(kind, dims, shape)
+        return self._as_seen(self.spec(kind, dims, shape))
+
+    def _as_seen(self, spec: PartitionSpec) -> NamedSharding:
+        """The sharding of a spec without the axes that are manual in the code being traced."""
         context = jax.sharding.get_abstract_mesh()
         manual = set(context.manual_axes)
         if not manual:

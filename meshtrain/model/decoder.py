@@ -150,7 +150,7 @@ def finish(
 ) -> Float[Array, "B T D"]:
     """The final norm."""
     graph, _ = nnx.split(embed_norm(config))
-    return nnx.merge(graph, params["final_norm"])(x_BTD, place)
+    return place.constrain(nnx.merge(graph, params["final_norm"])(x_BTD, place), "batch", "stream", "embed")
 
 
 def output_loss(
