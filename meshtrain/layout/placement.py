@@ -49,6 +49,11 @@ class Placement:
         """Devices of the mesh."""
         return math.prod(self.axis_sizes.values())
 
+    @property
+    def platform(self) -> str:
+        """What the mesh's devices are ("cpu", "gpu", ...), known while tracing; "" for a mesh without devices."""
+        return str(self.mesh.devices.flat[0].platform) if isinstance(self.mesh, Mesh) else ""
+
     def rules(self, kind: str) -> Rules:
         """The rows that hold for this class of arrays."""
         return self.layout.rules if kind == "use" else getattr(self.layout, kind)

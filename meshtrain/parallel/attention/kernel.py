@@ -8,7 +8,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.layout import Placement
@@ -61,7 +60,7 @@ def cudnn_refusals(mask: Mask, platform: str, dtype: jnp.dtype, head_dims: tuple
 
 def platform_of(place: Placement) -> str:
     """What the mesh's devices are ("cpu", "gpu", ...), known while tracing; "" for a mesh without devices."""
-    return place.mesh.devices.flat[0].platform if isinstance(place.mesh, Mesh) else ""
+    return place.platform
 
 
 def scores_at_a_time(place: Placement) -> int:

@@ -1,0 +1,95 @@
+"""A plan as text for the terminal: what fits, what it computes, how long it takes, what is wrong."""
+
+from meshtrain.cost.memory import Part, Saved
+from meshtrain.layout.words import plural, size_text
+from meshtrain.run.plan.report import PlanReport
+from meshtrain.run.show.pipeline import pipeline_text
+from meshtrain.run.show.text import WIDTH, aligned, findings_text, shape_text
+
+BAR = 40
+
+
+def plan_text(report: PlanReport) -> str:
+    """The whole plan of a run under one layout."""
+    lines = [
+        f"{report.name} on {plural(report.place.num_devices, 'GPU')} of {report.cluster.name} ({report.cluster.gpu})",
+        "",
+        f"  This is {report.words}.",
+        f"  {report.num_parameters:,} parameters, {report.global_batch:,} rows x {report.length:,} tokens"
+        f" = {report.global_batch * report.length:,} tokens a step",
+        "",
+        *memory_lines(report),
+        "",
+        *time_lines(report),
+        "",
+    ]
+    if report.pipeline is not None:
+        lines += ["PIPELINE", "", *(f"  {line}" for line in pipeline_text(report.pipeline, WIDTH - 2)), ""]
+    for window, blocks in report.balance.items():
+        worst = max(blocks) * len(blocks) / sum(blocks)
+        kind = "causal layers" if window is None else f"layers with a window of {window:,}"
+        lines += [f"CONTEXT BALANCE in {kind}: the busiest of {len(blocks)} shards has {worst:.2f} times the mean", ""]
+    return "\n".join([*lines, *findings_text(report.findings)])
+
+
+def memory_lines(report: PlanReport) -> list[str]:
+    """Memory by class for the worst stage, beside the device's limit."""
+    memory, limit = report.memory, report.limit
+    rows = [(part.name, part.what, _bar(part.num_bytes, limit), size_text(part.num_bytes)) for part in memory.parts]
+    counted = max((part for part in memory.parts if part.transient), key=lambda part: part.num_bytes, default=None)
+    marked = [_marked(row, part, counted) for row, part in zip(rows, memory.parts, strict=True)]
+    total = ("peak", f"of {size_text(limit)}: {report.verdict}", _bar(memory.peak, limit), size_text(memory.peak))
+    saved = sorted(memory.saved, key=lambda array: -array.num_bytes)
+    return [
+        "MEMORY of one device, for the worst stage",
+        "",
+        *aligned([*marked, total]),
+        "",
+        f"  headroom {size_text(max(limit - memory.peak, 0))}"
+        + ("" if memory.peak <= limit else f"; {size_text(memory.peak - limit)} too much"),
+        "  (-) comes and goes; only the largest of these counts, marked (+)",
+        "",
+        "  A layer keeps for its backward pass, of one microbatch:",
+        *aligned([_saved(array) for array in saved if array.num_bytes * 200 > memory.saved[0].num_bytes] or [("", "")]),
+    ]
+
+
+def time_lines(report: PlanReport) -> list[str]:
+    """Seconds by cause, what is hidden, and what follows."""
+    time = report.time
+    parts = [(name, f"{seconds / time.seconds:6.1%}", f"{seconds * 1e3:,.1f} ms") for name, seconds in time.parts.items()
+             if seconds > 0]  # fmt: skip
+    hidden = [
+        (f"{name} (hidden)", "", f"{seconds * 1e3:,.1f} ms") for name, seconds in time.hidden.items() if seconds > 0
+    ]
+    lines = [
+        "TIME of one step, predicted",
+        "",
+        *aligned([*parts, ("step", "", f"{time.seconds * 1e3:,.1f} ms"), *hidden]),
+        "",
+    ]
+    lines += [
+        f"  {time.tokens_per_second:,.0f} tokens/s, {time.flops_per_device / 1e12:,.0f} TFLOP/s a GPU, MFU {time.mfu:.1%},"
+        f" HFU {time.hfu:.1%}",
+        f"  {report.flops_per_token:.4g} model FLOPs a token",
+    ]
+    if report.cost_per_token is not None:
+        lines.append(
+            f"  {report.cost_per_token * 1e9:,.2f} USD per 1e9 tokens at {report.cluster.price:g} USD a GPU-hour"
+        )
+    return lines
+
+
+def _marked(row: tuple[str, ...], part: Part, counted: Part | None) -> tuple[str, ...]:
+    if not part.transient:
+        return row
+    return (f"{row[0]} ({'+' if part is counted else '-'})", *row[1:])
+
+
+def _bar(num_bytes: float, limit: float) -> str:
+    return "#" * min(round(BAR * num_bytes / limit), BAR + 8)
+
+
+def _saved(array: Saved) -> tuple[str, ...]:
+    name = array.name or ("gathered input" if array.gathered else "")
+    return name, f"{array.dtype} {shape_text(array.shape)}", size_text(array.num_bytes)
