@@ -27,12 +27,17 @@ class Inputs:
 
     @property
     def counted(self) -> jax.Array:
-        """bool [B, T]: tokens that are not padding. Without segments, those behind the row's only document stand at
-        position 0 like its first token, which is the row's first."""
-        if self.packed:
-            return self.segments > 0
-        length = self.positions.shape[1]
-        return (self.positions > 0) | (token_of(jnp.arange(length), self.place, length) == 0)
+        """bool [B, T]: tokens that are not padding."""
+        return counted_tokens(self.positions, self.segments if self.packed else None, self.place)
+
+
+def counted_tokens(positions_BT: jax.Array, segments_BT: jax.Array | None, place: Placement) -> jax.Array:
+    """bool [B, T]: tokens that are not padding. Without segments, padding stands at position 0 like the first token of
+    the row's only document; but that one is the row's first."""
+    if segments_BT is not None:
+        return segments_BT > 0
+    length = positions_BT.shape[1]
+    return (positions_BT > 0) | (token_of(jnp.arange(length), place, length) == 0)
 
 
 def make_inputs(

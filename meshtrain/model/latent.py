@@ -7,6 +7,9 @@ A head is [part that is not rotated, rotated part]; pairs (2i, 2i + 1) of the ro
 order of DeepSeek's published weights: q_b_proj is query_up, kv_a_proj_with_mqa is [kv_down, key_rope], and of each head
 of kv_b_proj the first nope_dim rows are key_up, the rest value_up. Attention sees keys and values of every head, so
 every exchange works as for other models.
+
+The dim of a latent is query_rank or kv_rank where it is made, and latent where heads are made from it: so a row `embed`
+(ZeRO) cuts every matrix, and the latents themselves only where a row names them.
 """
 
 import jax
@@ -35,7 +38,7 @@ class LatentAttention(nnx.Module):
         embed, heads = config.embed, config.num_heads
         start, into_stream = normal(config.init_std), normal(config.init_std / (2 * config.num_layers) ** 0.5)
         self.config, self.latent = config, latent
-        ranks, dims = (latent.kv_rank, heads), ("kv_rank", "kv_heads", "head_dim")
+        ranks, dims = (latent.kv_rank, heads), ("latent", "kv_heads", "head_dim")
         self.kv_down = weight((embed, latent.kv_rank), ("embed", "kv_rank"), start)
         self.key_rope = weight((embed, latent.rope_dim), ("embed", "rope_dim"), start)
         self.kv_norm = rank_norm(config, latent.kv_rank, "kv_rank")
@@ -47,7 +50,7 @@ class LatentAttention(nnx.Module):
             return
         self.query_down = weight((embed, latent.query_rank), ("embed", "query_rank"), start)
         self.query_norm = rank_norm(config, latent.query_rank, "query_rank")
-        self.query_up = weight((latent.query_rank, heads, config.head_dim), ("query_rank", "heads", "head_dim"), start)
+        self.query_up = weight((latent.query_rank, heads, config.head_dim), ("latent", "heads", "head_dim"), start)
 
     def __call__(self, x_BTD: Float[Array, "B T D"], given: Inputs, window: int | None) -> Float[Array, "B T D"]:
         place, config = given.place, self.config

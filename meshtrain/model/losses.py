@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from meshtrain.model.config import ModelConfig
 from meshtrain.model.moe_config import MoEConfig
 from meshtrain.model.router import Choice
 
@@ -56,3 +57,10 @@ def no_sums(moe: MoEConfig) -> RouterSums:
     """The sums of a layer that is passed over."""
     zero = jnp.zeros((), jnp.float32)
     return RouterSums(zero, zero, zero, zero, jnp.zeros(moe.num_experts, jnp.float32), zero)
+
+
+def zero_sums(config: ModelConfig) -> RouterSums | None:
+    """The sums of all layers with experts before any token; None for a model without."""
+    if config.moe is None:
+        return None
+    return jax.tree.map(lambda s: jnp.zeros((config.num_moe_layers, *s.shape), s.dtype), no_sums(config.moe))

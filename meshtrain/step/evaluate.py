@@ -19,7 +19,7 @@ def make_eval_step(config: StepConfig, place: Placement) -> Callable[..., LossSu
     def evaluate(masters: dict, batch: dict[str, jax.Array]) -> LossSums:
         params = config.precision.compute_copy(masters, specs, place)
         if place.layout.pipeline:
-            return total(PipelineStep(config.model, place, specs).sums(params, batch, config.z_loss))
+            return total(PipelineStep(config.model, place, specs).sums(params, batch, config.z_loss)[0])
         return loss_sums(params, config.model, batch, place, z_loss=config.z_loss)
 
     return jax.jit(evaluate)

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshtrain.layout import Placement, Tree
 from meshtrain.model import ModelConfig
+from meshtrain.model.losses import RouterSums
 from meshtrain.model.stages import pipeline_stages
 from meshtrain.parallel import LossSums
 from meshtrain.parallel.pipeline import Plan, Table, lock_step, make_plan, schedule
@@ -33,11 +34,16 @@ class PipelineStep:
         return make_plan(pipeline_table(self.place))
 
     def gradient(
-        self, params: Tree, batch: Batch, num_tokens: jax.Array, z_loss: float, dropout_key: jax.Array | None
-    ) -> tuple[Tree, LossSums]:
-        """(gradient of the summed loss / num_tokens, float32; sums by microbatch [microbatch])."""
+        self, params: Tree, batch: Batch, num_tokens: jax.Array, z_loss: float, dropout_key: jax.Array | None,
+        load: jax.Array | None = None, num_routed: jax.Array | float = 1.0,
+    ) -> tuple[Tree, LossSums, RouterSums | None]:  # fmt: skip
+        """(gradient of the summed loss / num_tokens + the routers' / num_routed, float32; sums by microbatch; of all
+        microbatches the sums of the routers, in the model's order, where there are any). load: as in `all_sums`."""
         inner, layers, rest = self._used(params)
-        stages = pipeline_stages(self.model, inner, z_loss=z_loss, dropout_key=dropout_key, scale=1 / num_tokens)
+        stages = pipeline_stages(
+            self.model, inner, z_loss=z_loss, dropout_key=dropout_key, scale=1 / num_tokens, load=load,
+            router_scale=1 / num_routed,
+        )  # fmt: skip
         sums, of_layers, of_rest = gradients(
             stages,
             layers,
@@ -48,10 +54,12 @@ class PipelineStep:
             self._layer_ids(),
             self.specs,
         )
-        return {**of_rest, "layers": of_layers}, sums
+        return {**of_rest, "layers": of_layers}, *self._told(sums)
 
-    def sums(self, params: Tree, batch: Batch, z_loss: float) -> LossSums:
-        """The sums by microbatch, without gradients and dropout: passes of the forward ops alone.
+    def sums(
+        self, params: Tree, batch: Batch, z_loss: float, dropout_key: jax.Array | None = None
+    ) -> tuple[LossSums, RouterSums | None]:
+        """The sums as `gradient` gives them, without gradients: passes of the forward ops alone.
 
         The batch of an evaluation need not divide like that of a step: it is cut into as many parts as fit.
         """
@@ -62,10 +70,19 @@ class PipelineStep:
         num = math.gcd(rows, pipeline.microbatches)
         name = "interleaved" if pipeline.repeats > 1 else "gpipe"  # whatever the schedule, F has only one good order
         table = forward_only(schedule(name, self.place.num_stages, num, pipeline.repeats))
-        stages = pipeline_stages(self.model, inner, z_loss=z_loss)
-        return forward_sums(
+        stages = pipeline_stages(self.model, inner, z_loss=z_loss, dropout_key=dropout_key)
+        found = forward_sums(
             stages, layers, rest, microbatches(batch, num), make_plan(table), self.place, self._layer_ids()
         )
+        return self._told(found)
+
+    def _told(self, found: Tree) -> tuple[LossSums, RouterSums | None]:
+        """(sums by microbatch, sums of the routers from the devices' order to the model's)."""
+        if self.model.moe is None:
+            return found, None
+        ids = self._layer_ids().ravel()
+        slots = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
+        return found[0], jax.tree.map(lambda s: s[slots], found[1])
 
     def _used(self, params: Tree) -> tuple[Placement, Tree, Tree]:
         """The placement that the stages see, the layers and the rest; gathered, where that is done once a step."""
@@ -77,7 +94,7 @@ class PipelineStep:
         return inner_placement(self.place), params["layers"], rest
 
     def _layer_ids(self) -> np.ndarray:
-        ids = self.place.layer_ids(self.model.num_layers)
+        ids = self.place.layer_ids(self.model.num_stacked)
         assert ids is not None
         return ids
 

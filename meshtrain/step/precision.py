@@ -20,7 +20,7 @@ COMPUTE = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 class Precision:
     """compute: dtype of weights and activations in the forward and backward pass, "float32" or "bfloat16".
 
-    Softmax, norms' statistics, rotary phases, the loss, sums of gradients and the update are float32 in both.
+    Softmax, norms' statistics, rotary phases, routers, the loss, sums of gradients and the update are float32 in both.
     """
 
     compute: str = "float32"
@@ -39,10 +39,14 @@ class Precision:
 
     def compute_specs(self, specs: Tree) -> Tree:
         """Specs of the copy that computes, from those of the masters."""
-        return map_specs(lambda spec: ArraySpec(spec.shape, self.dtype, spec.dims), specs)
+        return map_specs(lambda spec: ArraySpec(spec.shape, self._dtype_of(spec), spec.dims), specs)
+
+    def _dtype_of(self, spec: ArraySpec) -> np.dtype:
+        """float32 for the weights of routers, of which small differences decide who goes where."""
+        return np.dtype(np.float32) if "router" in spec.dims else self.dtype
 
     def compute_copy(self, masters: Tree, specs: Tree, place: Placement) -> Tree:
         """The weights that compute, from the float32 masters: converted first, then moved to the `params` rows."""
-        copy = jax.tree.map(lambda x: x.astype(self.dtype), masters)
+        copy = map_specs(lambda spec, x: x.astype(self._dtype_of(spec)), specs, masters)
         copy = place.constrain_tree("optimizer", copy, specs)
         return place.constrain_tree("params", copy, specs)

@@ -32,6 +32,7 @@ def gradients(
     specs: Tree = None,
 ) -> tuple[Tree, Tree, Tree]:
     """(sums by microbatch, gradient of `layers`, gradient of `rest`), float32, of the sum of all microbatches' losses.
+    Of stages whose layers tell something: (sums by microbatch, what is told [stages x chunks x layers, ..], of all).
 
     layers: arrays [stages x chunks x layers of a piece, ...], stage by stage, cut over the stage axis; batch_MB: arrays
     [microbatch, batch, ...]; layer_ids: int [stage, chunk, layer]. `stages` are made for `inner_placement(place)`.
@@ -61,12 +62,16 @@ def _on_stages(
         worker = Worker(stages, local, rest, batch_MB, ids[0], plan, inner_placement(place), axis, specs)
         carry = _run_ticks(worker, worker.start(trains), columns)
         sums = jax.lax.psum(carry.sums, (axis, *rows))
+        if stages.told:
+            told = jax.tree.map(lambda s: s.reshape(-1, *s.shape[2:]), carry.told)
+            sums = (sums, jax.lax.psum(told, rows) if rows else told)
         if not trains:
             return sums, None, None
         of_layers = jax.tree.map(lambda g: g.reshape(1, -1, *g.shape[2:]), carry.layers)
         return sums, of_layers, jax.tree.map(lambda g: g[None], carry.rest)
 
-    outs = (whole, P(rows or None, axis), P((axis, *rows))) if trains else (whole, whole, whole)
+    of_sums = (whole, cut) if stages.told else whole
+    outs = (of_sums, P(rows or None, axis), P((axis, *rows))) if trains else (of_sums, whole, whole)
     mapped = jax.shard_map(
         stage, mesh=place.mesh, in_specs=(cut, whole, batch, cut, column), out_specs=outs,
         axis_names={axis, *rows}, check_vma=False,

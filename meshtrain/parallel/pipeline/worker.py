@@ -27,11 +27,14 @@ class Stages:
     embed(rest, microbatch) -> x_BTD; layers(weights of one piece, x_BTD, microbatch, layer ids) -> x_BTD, where an id
     below 0 is a slot without a layer; head(rest, x_BTD, microbatch) -> (loss to differentiate, tree of float32 sums).
     `rest` is every weight outside the stack of layers, so a table used by both ends gets both parts of its gradient.
+    With `told` the layers have something to tell beside their output: (x_BTD, a loss of their own to differentiate, a
+    tree of float32 sums [layer of the piece, ..]).
     """
 
     embed: Callable[[Tree, Batch], jax.Array]
-    layers: Callable[[Tree, jax.Array, Batch, jax.Array], jax.Array]
+    layers: Callable[[Tree, jax.Array, Batch, jax.Array], Any]
     head: Callable[[Tree, jax.Array, Batch], tuple[jax.Array, Tree]]
+    told: bool = False
 
 
 class Carry(NamedTuple):
@@ -45,6 +48,7 @@ class Carry(NamedTuple):
     layers: Tree  # float32 gradients [chunk, layer, ...]
     rest: Tree  # float32 gradients
     sums: Tree  # float32 [microbatch]
+    told: Tree  # float32 [chunk, layer, ..]: what the layers tell, of all microbatches
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,18 @@ class Worker:
             slots(self.plan.num_x), slots(self.plan.num_dy), slots(1)[0], slots(1)[0], self._tape(x, microbatch),
             layers, rest,
             jax.tree.map(lambda s: jnp.zeros((self.plan.num_microbatches, *s.shape), s.dtype), sums),
+            self._nothing_told(x, microbatch),
         )  # fmt: skip
+
+    def _nothing_told(self, x: jax.ShapeDtypeStruct, microbatch: Tree) -> Tree:
+        weights = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape[1:], w.dtype), self.layers)
+        told = jax.eval_shape(self._run, weights, x, microbatch, self.layer_ids[0])[1]
+        return jax.tree.map(lambda s: jnp.zeros((self.plan.num_chunks, *s.shape), s.dtype), told)
+
+    def _run(self, weights: Tree, x: jax.Array, microbatch: Batch, ids: jax.Array) -> tuple[Tree, Tree]:
+        """((output, the layers' own loss or None), what they tell) of a piece."""
+        found = self.stages.layers(weights, x, microbatch, ids)
+        return (found[:2], found[2]) if self.stages.told else ((found, None), None)
 
     def _placed(self, layers: Tree, rest: Tree) -> tuple[Tree, Tree]:
         """Sums of gradients where the layout has gradients. The layers' dim is this stage's own: no axis cuts it."""
@@ -111,14 +126,18 @@ class Worker:
     def forward(self, carry: Carry, at: Batch) -> Carry:
         """F: run a piece and send its output on; the permute runs beside this tick's backward pass."""
         piece = self._piece(at, "f")
-        y = self.stages.layers(self._weights(piece), self._input(carry, at, piece, "f_x"), piece.microbatch, piece.ids)
+        x = self._input(carry, at, piece, "f_x")
+        (y, _), told = self._run(self._weights(piece), x, piece.microbatch, piece.ids)
         if not (self.plan.b_microbatch != IDLE).any():  # forward alone: the loss is made here
             sums = jax.lax.cond(
                 piece.last & piece.busy,
                 lambda: self.stages.head(self.rest, y, piece.microbatch)[1],
                 lambda: jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums),
             )
-            carry = carry._replace(sums=_add_at(carry.sums, piece.microbatch_id, sums))
+            carry = carry._replace(
+                sums=_add_at(carry.sums, piece.microbatch_id, sums),
+                told=_add_at(carry.told, piece.chunk, _masked(told, piece.busy)),
+            )
         return carry._replace(arrived=self._shift(y, 1))
 
     def backward(self, carry: Carry, at: Batch) -> Carry:
@@ -126,7 +145,8 @@ class Worker:
         and add up the gradients of weights; the gradient of the input is sent in the next tick."""
         piece = self._piece(at, "b")
         weights, x = self._weights(piece), self._input(carry, at, piece, "b_x")
-        y, transpose = jax.vjp(lambda w, x: self.stages.layers(w, x, piece.microbatch, piece.ids), weights, x)
+        run = lambda w, x: self._run(w, x, piece.microbatch, piece.ids)  # noqa: E731
+        (y, own_loss), transpose, told = jax.vjp(run, weights, x, has_aux=True)
 
         def from_loss() -> tuple[jax.Array, Tree, Tree]:
             (grads, dy), sums = jax.grad(
@@ -140,8 +160,9 @@ class Worker:
             return jnp.where(piece.busy, dy, jnp.zeros_like(dy)), self._placed_rest(carry.rest), no_sums
 
         dy, rest, sums = jax.lax.cond(piece.last & piece.busy, from_loss, from_behind)
+        dy = (dy, _masked(jax.tree.map(jnp.ones_like, own_loss), piece.busy))
         if self.plan.num_tape:
-            (dx,), tape = self._halves(transpose, dy).now(*jax.tree.leaves(transpose), dy)
+            (dx,), tape = self._halves(transpose, dy).now(*jax.tree.leaves((transpose, dy)))
             carry = carry._replace(tape=jax.tree.map(lambda t, v: _put(t, at["b_tape"], v), carry.tape, tape))
         else:
             weight_grads, dx = transpose(dy)
@@ -154,6 +175,7 @@ class Worker:
         rest = jax.lax.cond(piece.first & piece.busy, into_table, lambda: self._placed_rest(rest))
         return carry._replace(
             answer=dx, rest=rest, sums=_add_at(carry.sums, piece.microbatch_id, sums),
+            told=_add_at(carry.told, piece.chunk, _masked(told, piece.busy)),
         )  # fmt: skip
 
     def weight(self, carry: Carry, at: Batch) -> Carry:
@@ -170,23 +192,24 @@ class Worker:
             return []
 
         def tape(weights: Tree, x: jax.Array, microbatch: Batch, ids: jax.Array) -> Tree:
-            y, transpose = jax.vjp(lambda w, x: self.stages.layers(w, x, microbatch, ids), weights, x)
-            return self._halves(transpose, y).now(*jax.tree.leaves(transpose), y)[1]
+            y, transpose, _ = jax.vjp(lambda w, x: self._run(w, x, microbatch, ids), weights, x, has_aux=True)
+            return self._halves(transpose, y).now(*jax.tree.leaves((transpose, y)))[1]
 
         weights = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape[1:], w.dtype), self.layers)
         forms = jax.eval_shape(tape, weights, x, microbatch, self.layer_ids[0])
         return jax.tree.map(lambda form: jnp.zeros((self.plan.num_tape, *form.shape), form.dtype), forms)
 
-    def _halves(self, transpose: Callable, dy: jax.Array) -> Cut:
-        """The backward pass of a piece, cut into B and W; W (`weight`) runs by the same cut."""
-        residuals, form = jax.tree.flatten(transpose)
+    def _halves(self, transpose: Callable, dy: Tree) -> Cut:
+        """The backward pass of a piece, cut into B and W; W (`weight`) runs by the same cut. dy: of all its outputs."""
+        arguments, form = jax.tree.flatten((transpose, dy))
 
         def whole(*arguments: jax.Array) -> list[jax.Array]:
-            weight_grads, dx = jax.tree.unflatten(form, arguments[:-1])(arguments[-1])
+            transpose, dy = jax.tree.unflatten(form, arguments)
+            weight_grads, dx = transpose(dy)
             return [*jax.tree.leaves(weight_grads), dx]
 
         num_weights = len(jax.tree.leaves(self.layers))
-        self.halves[:] = [cut(whole, [*residuals, dy], [False] * num_weights + [True])]
+        self.halves[:] = [cut(whole, arguments, [False] * num_weights + [True])]
         return self.halves[0]
 
     def _piece(self, at: Batch, op: str) -> "Piece":
@@ -241,6 +264,10 @@ def _put(slots: jax.Array, slot: jax.Array, value: jax.Array) -> jax.Array:
     at = jnp.maximum(slot, 0)
     value = jnp.where(slot == IDLE, _take(slots, at), value)
     return jax.lax.dynamic_update_index_in_dim(slots, value, at, 0)
+
+
+def _masked(tree: Tree, busy: jax.Array) -> Tree:
+    return jax.tree.map(lambda x: jnp.where(busy, x, jnp.zeros_like(x)), tree)
 
 
 def _add(total: Tree, gradient: Tree) -> Tree:

@@ -96,6 +96,7 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
             compiled = compiled or step.lower(state, batch, rate).compile(compiler_options=light_options())
             state, found = compiled(state, batch, rate)
             first = found.pop("gradients")
+            found.pop("routers", None)
             if not metrics:
                 gradients = _logical(first, specs.params, place)
                 faults += _faults("gradients", first, specs.params, place)
