@@ -161,13 +161,18 @@ class _Chunk:
         return d.astype(self.dtype)
 
 
-def _chunks(x: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """This device's tokens in chunks of equal size: [chunks, C, D] and [chunks, C].
+def num_chunks(num_tokens: int, width: int) -> int:
+    """Into how many chunks a device's tokens are cut.
 
-    At most D tokens, so that the logits of a chunk are no larger than the gradient of the table, which is there anyway
-    and is read and written once for each chunk: fewer would make that traffic dear, more would only take memory.
+    At most D tokens each, so that the logits of a chunk are no larger than the gradient of the table, which is there
+    anyway and is read and written once for each chunk: fewer would make that traffic dear, more would only take memory.
     """
-    num = -(-labels.size // min(max(x.shape[-1], SMALLEST_CHUNK), LARGEST_CHUNK))
+    return -(-num_tokens // min(max(width, SMALLEST_CHUNK), LARGEST_CHUNK))
+
+
+def _chunks(x: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """This device's tokens in chunks of equal size: [chunks, C, D] and [chunks, C]."""
+    num = num_chunks(labels.size, x.shape[-1])
     more = -labels.size % num
     x = jnp.pad(x.reshape(labels.size, -1), ((0, more), (0, 0)))
     labels = jnp.pad(labels.reshape(-1), (0, more), constant_values=-1)

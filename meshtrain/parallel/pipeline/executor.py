@@ -85,15 +85,19 @@ def _on_stages(
     return sums, of_layers, of_rest
 
 
+def runs(plan: Plan) -> list[tuple[int, int]]:
+    """(first tick, the one behind the last) of each scan."""
+    kinds = plan.kinds
+    edges = [0, *(np.flatnonzero((kinds[1:] != kinds[:-1]).any(axis=1)) + 1).tolist(), len(kinds)]
+    return list(pairwise(edges)) if len(edges) - 1 <= MAX_SCANS else [(0, len(kinds))]
+
+
 def _run_ticks(worker: Worker, carry: Carry, columns: dict[str, jax.Array]) -> Carry:
     """One scan for each run of ticks with the same kinds of op, so that no tick asks; or one scan that asks."""
     kinds = worker.plan.kinds
-    edges = [0, *(np.flatnonzero((kinds[1:] != kinds[:-1]).any(axis=1)) + 1).tolist(), len(kinds)]
-    if len(edges) - 1 > MAX_SCANS:
-        edges = [0, len(kinds)]
     arrival = {"x": worker.plan.x_arrival, "dy": worker.plan.dy_arrival}
     asked = {letter: jnp.asarray(kinds[:, op]) for op, letter in enumerate("fbw")}
-    for begin, end in pairwise(edges):
+    for begin, end in runs(worker.plan):
         arrivals = {name: bool((ticks[begin:end] != IDLE).any()) for name, ticks in arrival.items()}
         static = {
             letter: bool(kinds[begin, op]) if (kinds[begin:end, op] == kinds[begin, op]).all() else None

@@ -1,0 +1,227 @@
+"""The ledger: what the plan expects a step to send, held against what the compiled program sends, to the byte.
+
+    expected    as planned                          larger      as planned, but more often, wider, or not scattered
+    missing     planned, but not in the program     surprising  in the program, but not planned
+
+A program's branches may run less often than its loops turn; there the plan's count holds, if it is not above the most.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from meshtrain.audit.collectives import Found
+from meshtrain.cost.collective import Collective, wire_factor
+
+STATUSES = ("expected", "larger", "missing", "surprising")
+SCALARS = "sums of a few numbers"
+FEW = 64  # numbers: what a loss, a norm or a count sends
+SAME = 1e-3  # sizes that differ by less are the same: rounding of what is cut
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line: planned and found bytes that a device sends in a step. note: what is different, or "". overlapped: of
+    the found bytes, those that run beside compute in the compiler's schedule."""
+
+    status: str
+    kind: str
+    axes: tuple[str, ...]
+    phase: str
+    dim: str
+    why: str
+    planned: float
+    found: float
+    times: int
+    source: str = ""
+    note: str = ""
+    overlapped: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """All lines: every found byte is in exactly one."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def planned(self) -> float:
+        """Bytes that the plan says a device sends in a step."""
+        return sum(entry.planned for entry in self.entries)
+
+    @property
+    def found(self) -> float:
+        """Bytes that the program says it sends."""
+        return sum(entry.found for entry in self.entries)
+
+    @property
+    def overlapped(self) -> float:
+        """Of the found bytes, those that the schedule has beside compute."""
+        return sum(entry.overlapped for entry in self.entries)
+
+    def of(self, status: str) -> list[Entry]:
+        """The lines of a status."""
+        return [entry for entry in self.entries if entry.status == status]
+
+
+@dataclass
+class _Item:
+    """A found array and how often it is still to be accounted for."""
+
+    found: Found
+    left: int
+
+    def wire(self, times: int) -> float:
+        return self.found.bytes * times * wire_factor(self.found.kind, self.found.partners.size)
+
+
+@dataclass
+class _Need:
+    """A planned collective, how often it is still to be found, and what was found for it."""
+
+    plan: Collective
+    left: int
+    taken: list[tuple[_Item, int]]
+
+    @property
+    def wire_left(self) -> float:
+        return self.plan.wire_bytes * self.left / self.plan.count
+
+
+def make_ledger(planned: Sequence[Collective], found: Sequence[Found]) -> Ledger:
+    """The ledger of a program. Exact sizes are matched first, then what differs in a way that has a name."""
+    few = [one for one in found if _is_few(one)]
+    items = [_Item(one, one.times) for one in found if not _is_few(one)]
+    needs = [_Need(one, one.count, []) for one in planned]
+    for same_phase in (True, False):
+        for need in needs:
+            _take(need, items, lambda n, i, same_phase=same_phase: _exact(n, i) and (not same_phase or _phase(n, i)))
+    entries = [_expected(need) for need in needs if need.taken]
+    items = [item for item in items if item.left and not (item.found.branch and _planned_size(needs, item))]
+    needs = [need for need in needs if need.left]
+    entries += _regrouped(needs, items)
+    for note, alike in _DIFFERENCES:
+        for need in needs:
+            before = len(need.taken)
+            _take(need, items, alike)
+            entries += [_larger(need, item, times, note) for item, times in need.taken[before:]]
+    entries += [_missing(need) for need in needs if need.left]
+    entries += [_left_over(item, planned) for item in items if item.left]
+    if few:
+        wire = sum(_Item(one, one.times).wire(one.times) for one in few)
+        entries.append(Entry("expected", "all_reduce", (), "update", "", SCALARS, wire, wire, len(few)))
+    return Ledger(tuple(entries))
+
+
+def _is_few(one: Found) -> bool:
+    size = 1
+    for dim in one.shape:
+        size *= dim
+    return one.kind == "all_reduce" and size <= FEW
+
+
+def _take(need: _Need, items: Iterable[_Item], alike: Callable[[_Need, _Item], bool]) -> None:
+    for item in items:
+        if need.left and item.left and alike(need, item):
+            times = min(need.left, item.left)
+            need.left -= times
+            item.left -= times
+            need.taken.append((item, times))
+
+
+def _place(need: _Need, item: _Item) -> bool:
+    return need.plan.axes == item.found.partners.axes and item.found.partners.whole
+
+
+def _phase(need: _Need, item: _Item) -> bool:
+    return need.plan.phase == item.found.phase
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= SAME * max(a, b)
+
+
+def _exact(need: _Need, item: _Item) -> bool:
+    return need.plan.kind == item.found.kind and _place(need, item) and _near(need.plan.bytes, item.found.bytes)
+
+
+def _wider(need: _Need, item: _Item) -> bool:
+    wide = any(_near(need.plan.bytes * factor, item.found.bytes) for factor in (2, 4))
+    return need.plan.kind == item.found.kind and _place(need, item) and wide
+
+
+def _not_scattered(need: _Need, item: _Item) -> bool:
+    kinds = (need.plan.kind, item.found.kind) == ("reduce_scatter", "all_reduce")
+    return kinds and _place(need, item) and _near(need.plan.bytes, item.found.bytes)
+
+
+_DIFFERENCES = (
+    ("a wider dtype than planned", _wider),
+    ("an all-reduce in place of a reduce-scatter", _not_scattered),
+)
+
+
+def _planned_size(needs: Iterable[_Need], item: _Item) -> bool:
+    return any(_exact(need, item) for need in needs)
+
+
+def _expected(need: _Need) -> Entry:
+    plan = need.plan
+    times = sum(times for _, times in need.taken)
+    sources = dict.fromkeys(item.found.source for item, _ in need.taken if item.found.source)
+    wire = plan.wire_bytes * times / plan.count
+    return Entry(
+        "expected", plan.kind, plan.axes, plan.phase, plan.dim, plan.why, wire,
+        sum(item.wire(times) for item, times in need.taken), times, " ".join(sources),
+        overlapped=sum(item.wire(times) for item, times in need.taken if item.found.beside.computes),
+    )  # fmt: skip
+
+
+def _regrouped(needs: list[_Need], items: list[_Item]) -> list[Entry]:
+    """Where all that is left of a kind over the same axes in a phase adds up to what is left of the plan: the same
+    bytes in other pieces."""
+    entries = []
+    for kind, axes in dict.fromkeys((need.plan.kind, need.plan.axes) for need in needs):
+        mine = [need for need in needs if (need.plan.kind, need.plan.axes) == (kind, axes)]
+        theirs = [item for item in items if item.left and (item.found.kind, item.found.partners.axes) == (kind, axes)]
+        wire = sum(item.wire(item.left) for item in theirs)
+        total = sum(need.wire_left for need in mine)
+        if not theirs or not _near(wire, total):
+            continue
+        sources = " ".join(dict.fromkeys(item.found.source for item in theirs if item.found.source))
+        why = "; ".join(dict.fromkeys(need.plan.why for need in mine))
+        beside = sum(item.wire(item.left) for item in theirs if item.found.beside.computes)
+        plan, times = mine[0].plan, sum(item.left for item in theirs)
+        entries.append(
+            Entry("expected", kind, axes, plan.phase, plan.dim, why, total, wire, times, sources,
+                  "in other pieces", beside)
+        )  # fmt: skip
+        for one in (*mine, *theirs):
+            one.left = 0
+    return entries
+
+
+def _larger(need: _Need, item: _Item, times: int, note: str) -> Entry:
+    plan, wire = need.plan, item.wire(times)
+    return Entry(
+        "larger", item.found.kind, plan.axes, plan.phase, plan.dim, plan.why, plan.wire_bytes * times / plan.count,
+        wire, times, item.found.source, note, wire if item.found.beside.computes else 0.0,
+    )  # fmt: skip
+
+
+def _missing(need: _Need) -> Entry:
+    plan = need.plan
+    return Entry("missing", plan.kind, plan.axes, plan.phase, plan.dim, plan.why, need.wire_left, 0.0, need.left)
+
+
+def _left_over(item: _Item, planned: Sequence[Collective]) -> Entry:
+    """A collective of a planned size that runs more often than planned, or one that nobody asked for."""
+    one, wire = item.found, item.wire(item.left)
+    plan = next((plan for plan in planned if _exact(_Need(plan, 0, []), item)), None)
+    beside = wire if one.beside.computes else 0.0
+    part = "" if one.partners.whole else ", over parts of the axes"
+    what = f"{one.dtype}{list(one.shape)} of {one.op.rpartition('/')[2] or 'the compiler'}{part}"
+    if plan is not None:
+        return Entry("larger", one.kind, plan.axes, one.phase, plan.dim, plan.why, 0.0, wire, item.left, one.source,
+                     "more often than planned", beside)  # fmt: skip
+    return Entry("surprising", one.kind, one.partners.axes, one.phase, "", what, 0.0, wire, item.left, one.source,
+                 "", beside)  # fmt: skip

@@ -1,0 +1,107 @@
+"""What attention sends where the length is cut, by scheme: keys and values, their gradients, positions and segments.
+
+Counts of a ring come from its schedule, which leaves out what the mask hides; sums of gradients travel in float32.
+"""
+
+import math
+
+import numpy as np
+
+from meshtrain.cost.collective import Collective
+from meshtrain.cost.traffic.setting import Setting
+from meshtrain.layout.exchange import exchange_axes
+from meshtrain.layout.order import num_chunks
+from meshtrain.parallel.attention.schedule import ring_schedule
+
+FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
+
+
+def context_traffic(setting: Setting) -> list[Collective]:
+    """Of all layers; nothing where the length is whole."""
+    scheme = setting.place.layout.attention
+    if not setting.axes["length"] or scheme == "local":
+        return []
+    remat, turns = setting.place.layout.remat, setting.turns
+    pipelined = setting.place.layout.pipeline is not None
+    again = turns.again if pipelined or remat == "full" else 0  # other policies keep attention's result
+    found: list[Collective] = []
+    if scheme in ("ulysses", "usp"):
+        found += _swap(setting, again)
+    if scheme in ("ring", "usp"):
+        found += _ring(setting, again)
+    if scheme == "gather":
+        found += _gather(setting, again)
+    return found
+
+
+def _keys(setting: Setting) -> int:
+    """Bytes of a device's keys, before any exchange; values are as many."""
+    model = setting.config.model
+    dims = ("batch", "length", "kv_heads", "head_dim")
+    return setting.activation((setting.rows, setting.length, model.num_kv_heads, model.head_dim), dims)
+
+
+def _ids(setting: Setting) -> int:
+    """Bytes of the positions and segments of a device's tokens."""
+    return setting.activation((2, setting.rows, setting.length), ("unnamed", "batch", "length"), INT32)
+
+
+def _wide(setting: Setting) -> int:
+    """How many times the bytes of a gradient's sum, float32, are those of what it is the gradient of."""
+    return FLOAT32.itemsize // setting.config.precision.dtype.itemsize
+
+
+def _gather(setting: Setting, again: int) -> list[Collective]:
+    axes, turns, make = exchange_axes(setting.place).ring, setting.turns, setting.make
+    whole = 2 * _keys(setting) * setting.place.size(axes)
+    ids = _ids(setting) * setting.place.size(axes)
+    return [
+        *make("all_gather", axes, whole, turns.forward, "forward", "length", "keys and values"),
+        *make("all_gather", axes, whole, turns.backward + again, "backward", "length", "keys and values, again"),
+        *make("reduce_scatter", axes, _wide(setting) * whole, turns.backward, "backward", "length", "their gradients"),
+        *make("all_gather", axes, ids, turns.backward, "backward", "length", "positions and segments"),
+    ]
+
+
+def _ring(setting: Setting, again: int) -> list[Collective]:
+    place, turns, model = setting.place, setting.turns, setting.config.model
+    axes, swap = exchange_axes(place)
+    num_shards, chunks = num_chunks(place)
+    held = 2 * _keys(setting) * _copies(setting) * (place.size(swap) if swap else 1) // max(place.size(swap), 1)
+    found: list[Collective] = []
+    period = len(model.window_layers)
+    for step in range(period):
+        schedule = ring_schedule(num_shards, chunks, setting.length, model.layer_window(step))
+        num = len(schedule.steps)
+        forward, backward, repeated = (count // period for count in (turns.forward, turns.backward, again))
+        make, ids = setting.make, _ids(setting) * (place.size(swap) if swap else 1)
+        found += make("permute", axes, held, (num - 1) * forward, "forward", "length", "keys and values")
+        found += make(
+            "permute", axes, held, (num - 1) * (backward + repeated), "backward", "length", "keys and values, again"
+        )
+        found += make("permute", axes, ids, (num - 1) * backward, "backward", "length", "positions and segments")
+        sums = num if num > 1 else 0
+        found += make("permute", axes, _wide(setting) * held, sums * backward, "backward", "length", "their gradients")
+    return found
+
+
+def _copies(setting: Setting) -> int:
+    """Into how many copies key heads are multiplied where a swap has more devices than there are of them."""
+    num = setting.place.size(exchange_axes(setting.place).swap)
+    heads = setting.config.model.num_kv_heads // setting.place.num_shards("kv_heads")
+    return num // math.gcd(num, heads)
+
+
+def _swap(setting: Setting, again: int) -> list[Collective]:
+    """Queries and the output as they are, keys and values with their copies; backward the gradient of each."""
+    model, turns, make = setting.config.model, setting.turns, setting.make
+    axes = exchange_axes(setting.place).swap
+    dims = ("batch", "length", "heads", "head_dim")
+    queries = setting.activation((setting.rows, setting.length, model.num_heads, model.head_dim), dims)
+    keys = _keys(setting) * _copies(setting)
+    found: list[Collective] = []
+    for phase, count in (("forward", turns.forward), ("backward", turns.backward + again)):
+        found += make("all_to_all", axes, queries, count, phase, "heads", "queries")
+        found += make("all_to_all", axes, keys, 2 * count, phase, "heads", "keys and values")
+        found += make("all_to_all", axes, queries, count, phase, "length", "output")
+    return found

@@ -1,0 +1,175 @@
+"""What weights and their gradients send: to where they are used, to where they are summed, and back from the update.
+
+masters (optimizer rows) -> params rows      an all-gather a step, of the compute dtype       (ZeRO-1, ZeRO-2)
+params rows -> use                           an all-gather a use, forward and backward         (ZeRO-3)
+gradient in use -> gradient rows             a reduce-scatter over the axes that these rows add, an all-reduce over
+                                             the other axes of the activations that it comes from
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from meshtrain.cost.collective import Collective
+from meshtrain.cost.traffic.setting import Axes, Setting
+from meshtrain.layout import ArraySpec, named_specs
+from meshtrain.layout.inventory import axes_of
+from meshtrain.step.optimizer import decays
+from meshtrain.step.state import state_specs
+
+FLOAT32 = np.dtype(np.float32)
+
+# Matrices that stand side by side while they are used: their gradient is one array (model/attention.py, model/mlp.py).
+JOINED = (("attention/query", "attention/key", "attention/value"), ("mlp/gate", "mlp/up"))
+
+
+def weight_traffic(setting: Setting) -> list[Collective]:
+    """Of all weights; a gradient in the order in which it is reduced."""
+    found: list[Collective] = []
+    for path, spec in weights(setting):
+        found += _from_update(setting, path, spec) + _to_use(setting, path, spec)
+    for path, spec, parts in _gradients(setting):
+        found += _gradient(setting, path, spec, parts)
+    return found
+
+
+def weights(setting: Setting) -> list[tuple[str, ArraySpec]]:
+    """(path, spec in logical shape) of every weight."""
+    return named_specs(state_specs(setting.config.model, setting.config.optimizer).params)
+
+
+def in_layers(spec: ArraySpec) -> bool:
+    """Whether a weight is one of the stacked layers."""
+    return "layers" in spec.dims
+
+
+def one_layer(spec: ArraySpec) -> ArraySpec:
+    """The weight of one layer of the stack."""
+    if not in_layers(spec):
+        return spec
+    kept = [i for i, dim in enumerate(spec.dims) if dim != "layers"]
+    return ArraySpec(tuple(spec.shape[i] for i in kept), spec.dtype, tuple(spec.dims[i] for i in kept))
+
+
+def is_matrix(path: str, spec: ArraySpec) -> bool:
+    """Whether the weight is one of a matrix product in a layer, gathered anew for its backward pass."""
+    return in_layers(spec) and decays(spec) and not path.endswith("norm/scale")
+
+
+def _gather(
+    setting: Setting, spec: ArraySpec, before: str, after: str, dtype: np.dtype, count: int, phase: str, why: str
+) -> list[Collective]:
+    """From the rows of one class to those of another that cut it less: an all-gather for each dim, the last first."""
+    stored, wanted = axes_of(setting.place, before, spec), axes_of(setting.place, after, spec)
+    held = setting.weight(spec, before, dtype)
+    found: list[Collective] = []
+    for dim in reversed(range(len(spec.dims))):
+        axes = setting.without(stored[dim], wanted[dim])
+        held *= setting.place.size(axes)
+        found += setting.make("all_gather", axes, held, count, phase, spec.dims[dim], why)
+    return found
+
+
+def _from_update(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
+    dtype = setting.config.precision.dtype
+    return _gather(setting, spec, "optimizer", "params", dtype, 1, "update", f"{path}: updated weights to their rows")
+
+
+def _to_use(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
+    dtype, turns, pipeline = setting.config.precision.dtype, setting.turns, setting.place.layout.pipeline
+    if pipeline is not None and pipeline.gather == "step":
+        return _gather(setting, spec, "params", "use", dtype, 1, "forward", f"{path}: gathered once a step")
+    layer, why = one_layer(spec), f"{path}: gathered for use"
+    if not in_layers(spec):
+        forward = turns.embed if path.startswith(("embedding", "positions")) else turns.head
+        return _gather(setting, layer, "params", "use", dtype, forward, "forward", why)
+    again = turns.backward if is_matrix(path, spec) else turns.again
+    return _gather(setting, layer, "params", "use", dtype, turns.forward, "forward", why) + _gather(
+        setting, layer, "params", "use", dtype, again, "backward", why
+    )
+
+
+def _gradients(setting: Setting) -> Iterator[tuple[str, ArraySpec, int]]:
+    """(path, spec, in how many parts of equal form): matrices that are joined while they are used count as one."""
+    left = dict(weights(setting))
+    joins = setting.config.model.num_kv_heads % setting.place.num_shards("kv_heads") == 0
+    for names in JOINED if joins else JOINED[1:]:
+        paths = [f"layers/{name}" for name in names if f"layers/{name}" in left]
+        if len(paths) > 1:
+            specs = [left.pop(path) for path in paths]
+            yield "+".join(paths), specs[0], sum(spec.size for spec in specs)
+    for path, spec in left.items():
+        yield path, spec, spec.size
+
+
+def _gradient(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[Collective]:
+    """The sum of a gradient over the axes of the tokens that it comes from."""
+    place, turns = setting.place, setting.turns
+    layer = one_layer(spec)
+    matrix = is_matrix(path, spec) or path.endswith("table")
+    dtype = setting.config.precision.dtype if matrix else FLOAT32
+    scale = size // spec.size if size % spec.size == 0 else size / spec.size
+    used = setting.weight_axes(layer, "use")
+    summed = setting.without(setting.ordered(_token_axes(setting, path)), used)
+    if place.layout.pipeline is not None:
+        mine = setting.own_axes
+        once = _reduce(
+            setting, path, spec, scale, FLOAT32, (*mine, *(() if in_layers(spec) else setting.axes["layers"])),
+            "optimizer", 1,
+        )  # fmt: skip
+        times = turns.ticks if in_layers(spec) else _end(setting, path)
+        inner = setting.without(summed, mine)
+        layers = place.layer_ids(setting.config.model.num_layers)
+        assert layers is not None
+        count = times * (layers.shape[2] if in_layers(spec) else 1)
+        return _reduce(setting, path, layer, scale, dtype, inner, "use", count) + once
+    count = turns.backward if in_layers(spec) else turns.table
+    rows = place.gradient_rows
+    if place.layout.accumulate > 1 and not _each_microbatch(setting, layer, summed):
+        return _reduce(setting, path, spec, scale, FLOAT32, summed, "optimizer", 1)
+    return _reduce(setting, path, layer, scale, dtype, summed, rows, count)
+
+
+def _end(setting: Setting, path: str) -> int:
+    return setting.turns.table if path.startswith(("embedding", "positions")) else setting.turns.head
+
+
+def _each_microbatch(setting: Setting, layer: ArraySpec, summed: Axes) -> bool:
+    """Whether the layout has the gradient reduced in each microbatch: it keeps sums in parts, or gathers weights."""
+    rows = setting.weight_axes(layer, "grads"), setting.weight_axes(layer, "params")
+    return any(axis in summed for axes in rows for axis in axes)
+
+
+def _token_axes(setting: Setting, path: str) -> Axes:
+    """The axes of the activation dims that a gradient is summed over."""
+    axes = setting.axes
+    if path.endswith(("query_norm/scale", "key_norm/scale")):
+        return axes["batch"] + axes["length"] + axes["heads" if "query" in path else "kv_heads"]
+    if "norm/" in path or path.endswith(("output_bias", "down_bias")):
+        return axes["batch"] + axes["stream"]
+    return axes["batch"] + axes["length"]
+
+
+def _reduce(
+    setting: Setting, path: str, spec: ArraySpec, scale: float, dtype: np.dtype, summed: Axes, rows: str, count: int
+) -> list[Collective]:
+    """A reduce-scatter over the axes that the rows add to the weight in use, and an all-reduce over those left.
+
+    Axes of batch and length are two steps (Placement.at_use)."""
+    added = setting.without(setting.weight_axes(spec, rows), setting.weight_axes(spec, "use"))
+    scattered = tuple(axis for axis in added if axis in summed)
+    held = round(scale * setting.weight(spec, "use", dtype))
+    why, phase = f"{path}: gradient", "backward"
+    found: list[Collective] = []
+    length = setting.axes["length"]
+    for axes in (setting.without(scattered, length), tuple(axis for axis in scattered if axis in length)):
+        found += setting.make("reduce_scatter", axes, held, count, phase, _dim(setting, spec, rows, axes), why)
+        held //= setting.place.size(axes)
+    return found + setting.make("all_reduce", setting.without(summed, scattered), held, count, phase, "", why)
+
+
+def _dim(setting: Setting, spec: ArraySpec, rows: str, axes: Axes) -> str:
+    for dim, of_dim in zip(spec.dims, axes_of(setting.place, rows, spec), strict=True):
+        if set(axes) & set(of_dim):
+            return dim
+    return ""
