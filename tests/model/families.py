@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshtrain.layout import ArraySpec, path_name
-from meshtrain.model import LatentConfig, ModelConfig, RopeScaling, describe
+from meshtrain.model import LatentConfig, ModelConfig, MoEConfig, RopeScaling, describe
 
 SIZES: dict[str, Any] = dict(
     num_layers=2, embed=16, num_heads=4, num_kv_heads=2, head_dim=6, mlp=20, vocab=29, max_length=32
@@ -49,9 +49,22 @@ DEEPSEEK = ModelConfig(
 DEEPSEEK_LITE = ModelConfig(
     **{**SIZES, "num_kv_heads": 4, "head_dim": 10}, latent=replace(LATENT, query_rank=None, value_dim=13), norm_eps=1e-6
 )
+MIXTRAL = ModelConfig(**SIZES, moe=MoEConfig(num_experts=4, top_k=2, mlp=10))
+GROUPED = ModelConfig(
+    **{**SIZES, "num_layers": 3},
+    moe=MoEConfig(
+        num_experts=8, top_k=3, mlp=6, router="sigmoid", scaling=2.5, num_groups=4, top_groups=2, bias=True,
+        num_shared=2, first_dense=1,
+    ),
+)  # fmt: skip
+INTERLEAVED = ModelConfig(
+    **{**SIZES, "num_layers": 5},
+    activation="gelu",
+    moe=MoEConfig(num_experts=6, top_k=1, mlp=6, normalized=False, num_groups=3, top_groups=2, first_dense=1, every=2),
+)
 FAMILIES = dict(
     llama=LLAMA, qwen2=QWEN2, qwen3=QWEN3, mistral=MISTRAL, gemma2=GEMMA2, gpt2=GPT2, deepseek=DEEPSEEK,
-    deepseek_lite=DEEPSEEK_LITE,
+    deepseek_lite=DEEPSEEK_LITE, mixtral=MIXTRAL, grouped=GROUPED, interleaved=INTERLEAVED,
 )  # fmt: skip
 
 

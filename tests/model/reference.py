@@ -34,13 +34,14 @@ def hidden(params: Arrays, config: ModelConfig, batch: Arrays) -> np.ndarray:
         if config.positions == "learned":
             x = x + params["positions"]["table"][positions]
         for i in range(config.num_layers):
-            layer = _slice(params["layers"], i)
+            layer = layer_weights(params, config, i)
             windowed = config.window_layers[i % len(config.window_layers)]
             window = config.window if windowed and config.window else 10**9
             h = norm(x, layer["attention_norm"], config)
             y = attention(layer["attention"], config, h, positions, segments, window)
             x = x + (norm(y, layer["attention_post_norm"], config) if config.post_norms else y)
-            y = mlp(layer["mlp"], config, norm(x, layer["mlp_norm"], config))
+            h = norm(x, layer["mlp_norm"], config)
+            y = experts(layer["moe"], config, h, segments) if config.is_moe(i) else mlp(layer["mlp"], config, h)
             x = x + (norm(y, layer["mlp_post_norm"], config) if config.post_norms else y)
         rows.append(norm(x, params["final_norm"], config))
     return np.stack(rows)
@@ -66,6 +67,44 @@ def mlp(weights: Arrays, config: ModelConfig, x: np.ndarray) -> np.ndarray:
         gate = x @ weights["gate"] + weights.get("gate_bias", 0)
         h = (gate / (1 + np.exp(-gate)) if config.activation == "swiglu" else gelu(gate)) * up
     return h @ weights["down"] + weights.get("down_bias", 0)
+
+
+def experts(weights: Arrays, config: ModelConfig, x: np.ndarray, segments: np.ndarray) -> np.ndarray:
+    """Each token through each of its experts, one by one."""
+    out = np.zeros_like(x)
+    for i, token in enumerate(x):
+        if segments[i] > 0:
+            for expert, weight in route(weights["router"], config, token):
+                out[i] += weight * mlp(_slice(weights["experts"], expert), config, token[None])[0]
+        if "shared" in weights:
+            out[i] += mlp(weights["shared"], config, token[None])[0]
+    return out
+
+
+def route(weights: Arrays, config: ModelConfig, token: np.ndarray) -> list[tuple[int, float]]:
+    """(expert, weight) of a token, best first; of equal scores the lower expert."""
+    moe = config.moe
+    assert moe is not None
+    logits = token @ weights["weight"]
+    scores = 1 / (1 + np.exp(-logits)) if moe.router == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
+    chosen_by = scores + weights.get("bias", 0)
+    size = moe.num_experts // moe.num_groups
+    groups = [sorted(chosen_by[g * size : (g + 1) * size], reverse=True) for g in range(moe.num_groups)]
+    best = [sum(group[: 2 if moe.router == "sigmoid" else 1]) for group in groups]
+    open_groups = sorted(range(moe.num_groups), key=lambda g: -best[g])[: moe.top_groups]
+    candidates = [e for e in range(moe.num_experts) if e // size in open_groups]
+    chosen = sorted(candidates, key=lambda e: -chosen_by[e])[: moe.top_k]
+    total = scores[chosen].sum() if moe.normalized else 1.0
+    return [(e, moe.scaling * scores[e] / total) for e in chosen]
+
+
+def layer_weights(params: Arrays, config: ModelConfig, layer: int) -> Arrays:
+    if config.moe is None:
+        return _slice(params["layers"], layer)
+    number = sum(config.is_moe(before) for before in range(layer))
+    if config.is_moe(layer):
+        return _slice(params["layers"], number)
+    return _slice(params["dense_layers"], layer - number)
 
 
 def attention(
