@@ -15,8 +15,8 @@ from meshtrain.step.schedule import ScheduleConfig
 
 NAMES = ("adamw", "muon")
 
-# Dims that do not make a weight a matrix: a stack of layers, and a head's inner width (a bias is [heads, head_dim]).
-_STACKED, _INNER = ("layers",), ("head_dim",)
+# Dims that do not make a weight a matrix: stacks of layers, and a head's inner width (a bias is [heads, head_dim]).
+_STACKED, _INNER = ("layers", "dense_layers"), ("head_dim",)
 
 UNNAMED = "unnamed"  # a dimension of what belongs to no weight, such as Muon's coefficients: no rule can cut it
 
@@ -80,12 +80,12 @@ def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:
     """How a hidden weight is a matrix from its inputs to its outputs; None for all others.
 
     [..., embed] writes the residual stream; of all others the first dim is the input: [embed, ...] reads the stream,
-    [query_rank, ...] and [kv_rank, ...] read a latent.
+    [latent, ...] a latent. Each expert has a matrix of its own; a router is an output, like that of the vocabulary.
     """
-    inner = [i for i, dim in enumerate(spec.dims) if dim not in _STACKED]
-    if not decays(spec) or "layers" not in spec.dims:
+    inner = [i for i, dim in enumerate(spec.dims) if dim not in (*_STACKED, "expert")]
+    if not decays(spec) or not set(_STACKED) & set(spec.dims) or "router" in spec.dims:
         return None
-    split = len(inner) - 1 if spec.dims[-1] == "embed" else 1
+    split = len(inner) - 1 if spec.dims[-1] in ("embed", "expert_embed") else 1
     return optax.contrib.MuonDimensionNumbers(tuple(inner[:split]), tuple(inner[split:]))
 
 
