@@ -56,6 +56,8 @@ def _roles_of(place: Placement, axis: str) -> list[str]:
     if "layers" in parts and place.layout.pipeline:
         parts.remove("layers")
         phrases.append("pipeline stages")
+    if axis in use.axes("expert"):
+        phrases.append("expert parallelism")
     if {"heads", "mlp"} <= set(parts) and "embed" not in parts:
         sequence = " and sequence" if axis in activations.axes("stream") else ""
         phrases.append(f"Megatron tensor{sequence} parallelism")

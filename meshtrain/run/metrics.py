@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-Number = float | int | None
+Number = float | int | list[float] | None  # a list is in the records alone, on no board
 
 
 class Metrics:
@@ -141,7 +141,7 @@ class _Board:
         values = [
             value
             for key, number in record.items()
-            if key != "step" and number is not None
+            if key != "step" and number is not None and not isinstance(number, list)
             for value in summary.scalar(key, float(number)).value
         ]
         self._write(event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values)))

@@ -78,12 +78,16 @@ class Progress:
                 self._bar.update(1)
         if record.get("skipped"):
             self.say(f"skipped step {step}: loss or gradient not finite, or no token counted; nothing was changed")
-        if self._bar is None and (step % self.log_every == 0 or step in (1, self.num_steps)):
+        if self._bar is None and self.is_logged(step):
             self.say(
                 f"step {step}/{self.num_steps}  loss {record['loss']:.4f}  grad_norm {record['grad_norm']:.3f}"
                 f"  lr {record['learning_rate']:.2e}  {record['tokens_per_s']:,.0f} tokens/s"
                 f"  {format_seconds(seconds_left)} left"
             )
+
+    def is_logged(self, step: int) -> bool:
+        """Whether this step has a line where there is no terminal: every `log_every`, the first and the last."""
+        return step % self.log_every == 0 or step in (1, self.num_steps)
 
     def close(self) -> None:
         """Ends the bar."""

@@ -13,6 +13,7 @@ import jax
 from meshtrain.errors import NonFiniteError
 from meshtrain.run.metrics import Metrics
 from meshtrain.run.progress import Progress
+from meshtrain.run.routers import router_record
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ class Report:
         self._since = time.perf_counter()
 
     def _record(self, step: int, learning_rate: float, data_seconds: float, values: dict[str, jax.Array]) -> None:
-        numbers = {name: float(value) for name, value in jax.device_get(values).items()}  # waits for the devices
+        host = jax.device_get(values)  # waits for the devices
+        routers = host.pop("routers", None)
+        numbers = {name: float(value) for name, value in host.items()}
         now = time.perf_counter()
         seconds, self._since = now - self._since, now
         record: dict[str, Any] = {
@@ -79,6 +82,8 @@ class Report:
         if self._work.peak is not None:
             record["mfu"] = self._work.flops / seconds / self._work.peak
         self._rate = seconds if self._rate is None else 0.9 * self._rate + 0.1 * seconds
+        if routers is not None:
+            record |= router_record(routers, with_load=self._progress.is_logged(step))
         self._progress.step(record, self._rate * (self._work.num_steps - step))
         self._metrics.write(record)
         self.last = record

@@ -1,12 +1,14 @@
 """Small models, their references on one device, and the verdict on a layout: shared by the tests of equality."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import jax
 
 from meshtrain.layout import Layout, Placement, build_mesh, single_placement
-from meshtrain.model import LatentConfig, ModelConfig, RopeScaling
+from meshtrain.layout.experts import Experts
+from meshtrain.model import LatentConfig, ModelConfig, MoEConfig, RopeScaling
 from meshtrain.run.proof import Declared, Proof, Verdict, details, make_proof, prove
 from meshtrain.run.proof.outcome import Case
 from meshtrain.run.proof.prove import EPSILON, LEARNING_RATE
@@ -34,16 +36,34 @@ MODELS = {
         rope_scaling=RopeScaling("yarn", 4.0, original_length=8, mscale=1.0, mscale_all_dim=1.0), dropout=0.1,
         init_std=0.25,
     ),
+    "moe": ModelConfig(
+        2, 16, 8, 2, 4, 24, 29, LENGTH, init_std=0.25, tied=True,
+        moe=MoEConfig(8, 2, 12, balance_loss=0.1, z_loss=0.01, num_shared=1),
+    ),
+    "grouped": ModelConfig(
+        5, 16, 8, 4, 4, 24, 29, LENGTH, init_std=0.25, dropout=0.1, moe=MoEConfig(
+            8, 3, 8, "sigmoid", scaling=2.5, num_groups=4, top_groups=2, bias=True, bias_rate=0.01, balance_loss=0.1,
+            balance_over="row", first_dense=1,
+        ),
+    ),
+    "interleaved": ModelConfig(
+        4, 16, 8, 4, 4, 24, 29, LENGTH, activation="gelu", init_std=0.25, moe=MoEConfig(8, 2, 12, every=2, z_loss=0.01),
+    ),
 }  # fmt: skip
 
 
 @cache
-def proof_of(name: str, num_steps: int = 2, optimizer: str = "adamw", batch: int = BATCH) -> Proof:
-    """The reference of a model of MODELS, on one device."""
+def proof_of(
+    name: str, num_steps: int = 2, optimizer: str = "adamw", batch: int = BATCH, experts: tuple[Any, ...] = ()
+) -> Proof:
+    """The reference of a model of MODELS, on one device. experts: items of the section of that name of the layout."""
     model = MODELS[name]
     config = StepConfig(model, OptimizerConfig(optimizer, eps=EPSILON), z_loss=1e-3)
     case = Case(config, ProofRows(model.vocab, LENGTH), batch, num_steps, LEARNING_RATE)
-    return make_proof(Shrunk(model, LENGTH, batch, ()), case, single_placement(), "one device")
+    place = single_placement()
+    if experts:
+        place = replace(place, layout=replace(place.layout, experts=Experts.parse(dict(experts))))
+    return make_proof(Shrunk(model, LENGTH, batch, ()), case, place, "one device")
 
 
 def place_on(num_devices: int, declared: dict[str, Any]) -> Placement:

@@ -8,6 +8,8 @@ import numpy as np
 from meshtrain.run.proof.outcome import Arrays, Outcome
 from meshtrain.run.proof.tolerance import FLOOR, Tolerances, U
 
+COUNT_ERROR = 1e-6  # of a share of tokens: far below that of one token
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -70,14 +72,24 @@ def compare(reference: Outcome, outcome: Outcome, tolerances: Tolerances, order:
             faults.append(f"step {step} counts {metrics['num_tokens']:.0f} tokens")
         if metrics["skipped"] != reference.metrics[step - 1]["skipped"]:
             faults.append(f"step {step} was {'skipped' if metrics['skipped'] else 'not skipped'}")
+    faults += _routing_faults(reference, outcome)
     return Comparison(tuple(differences), tuple(faults))
+
+
+def _routing_faults(reference: Outcome, outcome: Outcome) -> Iterator[str]:
+    """Layers whose experts got, or dropped, another number of tokens: counts, so they agree exactly or not at all."""
+    for step, (found, expected) in enumerate(zip(outcome.routers, reference.routers, strict=True), 1):
+        for name in ("load", "drop_share"):
+            if name in expected and (off := np.abs(found[name] - expected[name]) > COUNT_ERROR).any():
+                layer = int(np.argwhere(off)[0][0])
+                yield f"step {step}: {name.replace('_', ' ')} of the experts of MoE layer {layer} differs"
 
 
 def _losses(reference: Outcome, outcome: Outcome, tolerances: Tolerances) -> Iterator[Difference]:
     """The loss of every step and its parts, relative to the reference."""
     for step, (found, expected) in enumerate(zip(outcome.metrics, reference.metrics, strict=True), 1):
         tolerance = tolerances.loss * step
-        for name in ("loss", "ce", "z_loss"):
+        for name in (name for name in ("loss", "ce", "z_loss", "balance_loss", "router_z_loss") if name in expected):
             error = abs(found[name] - expected[name]) / max(abs(expected[name]), 1e-30)
             yield Difference("loss", f"{name} of step {step}", error if expected[name] else abs(found[name]), tolerance)
 

@@ -66,6 +66,7 @@ class Outcome:
     moments: Arrays
     start: TrainState
     faults: tuple[str, ...] = field(default=())
+    routers: tuple[Arrays, ...] = field(default=())
 
 
 def run_case(case: Case, place: Placement, start: TrainState | None = None) -> Outcome:
@@ -84,6 +85,7 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
     step: Any = make_train_step(config, place, gradients=True)
     compiled, rate = None, np.float32(case.learning_rate)
     metrics: list[dict[str, float]] = []
+    routers: list[Arrays] = []
     gradients: Arrays = {}
     with Batches(
         case.source,
@@ -96,7 +98,7 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
             compiled = compiled or step.lower(state, batch, rate).compile(compiler_options=light_options())
             state, found = compiled(state, batch, rate)
             first = found.pop("gradients")
-            found.pop("routers", None)
+            routers.append(_on_host(found.pop("routers", {})))
             if not metrics:
                 gradients = _logical(first, specs.params, place)
                 faults += _faults("gradients", first, specs.params, place)
@@ -105,6 +107,7 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
     faults += _faults("moments", state.opt_state, specs.opt_state, place)
     return Outcome(
         metrics=tuple(metrics),
+        routers=tuple(routers),
         initial=initial,
         gradients=gradients,
         params=_logical(state.params, specs.params, place),
@@ -119,6 +122,10 @@ def _initial(case: Case, specs: TrainState, place: Placement) -> TrainState:
     initializer: Any = make_initializer(case.config.model, case.config.optimizer, place)
     seed = np.uint32(case.config.seed)
     return initializer.lower(seed).compile(compiler_options=light_options())(seed)
+
+
+def _on_host(values: dict[str, jax.Array]) -> Arrays:
+    return {name: np.asarray(value) for name, value in values.items()}
 
 
 def _placed(start: TrainState, specs: TrainState, place: Placement) -> TrainState:

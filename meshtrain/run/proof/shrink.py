@@ -17,10 +17,12 @@ from meshtrain.layout import Layout, Placement, abstract_mesh
 from meshtrain.layout.inventory import KINDS
 from meshtrain.layout.mesh import FILL, MeshShape
 from meshtrain.layout.words import listing
-from meshtrain.model import LatentConfig, ModelConfig
+from meshtrain.model import LatentConfig, ModelConfig, MoEConfig
 
 LENGTH, EMBED, MLP, HEAD_DIM, RANK, VOCAB = 32, 32, 48, 8, 12, 97
 MOST_ACCUMULATED = 4  # microbatches that are summed
+EXPERTS, MOST_CHOSEN = 8, 3
+ROOM = 1e6  # a factor on an even load that no load reaches
 MOST_RATIO = 2  # query heads that share one pair of key and value heads
 
 
@@ -77,19 +79,22 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
     ratio = min(model.num_heads // model.num_kv_heads, MOST_RATIO)
     length = _multiple(LENGTH, 2 * math.lcm(unit("length"), unit("stream")))
     pieces = math.lcm(*(_pieces(place) for place in places), unit("layers"))
-    uneven = model.num_layers % pieces > 0 and any(place.layout.pipeline for place in places)
+    uneven = model.num_stacked % pieces > 0 and any(place.layout.pipeline for place in places)
+    num_layers = _multiple(max(min(2, model.num_stacked), pieces) + uneven, len(model.window_layers))
+    moe = None if model.moe is None else _moe(model.moe, unit)
     head_dim = _multiple(HEAD_DIM, 2 * unit("head_dim"))
     latent = None if model.latent is None else _latent(model.latent, head_dim, unit)
     num_heads = _multiple(kv_heads * ratio, math.lcm(kv_heads, unit("heads")))
     small = dataclasses.replace(
         model,
-        num_layers=_multiple(max(min(2, model.num_layers), pieces) + uneven, len(model.window_layers)),
-        embed=_multiple(EMBED, unit("embed")),
+        num_layers=num_layers if moe is None else moe.first_dense + moe.every * num_layers,
+        embed=_multiple(EMBED, math.lcm(unit("embed"), unit("expert_embed"))),
         num_heads=num_heads,
         num_kv_heads=kv_heads if latent is None else num_heads,
         head_dim=head_dim if latent is None else latent.nope_dim + latent.rope_dim,
         latent=latent,
         mlp=_multiple(MLP, unit("mlp")),
+        moe=moe,
         vocab=VOCAB,
         max_length=_multiple(length, unit("position")),
         window=None if model.window is None else min(model.window, length // 4),
@@ -104,17 +109,40 @@ def shrink(model: ModelConfig, layouts: Sequence[Layout], meshes: Sequence[dict[
 def _latent(latent: LatentConfig, head_dim: int, unit: Callable[[str], int]) -> LatentConfig:
     """Small latents, of another width each; a head's value stays narrower than its key."""
     return LatentConfig(
-        kv_rank=_multiple(RANK, unit("kv_rank")),
+        kv_rank=_multiple(RANK, math.lcm(unit("kv_rank"), unit("latent"))),
         nope_dim=head_dim,
         rope_dim=_multiple(head_dim // 2, 2 * math.lcm(unit("head_dim"), unit("rope_dim"))),
         value_dim=head_dim,
-        query_rank=None if latent.query_rank is None else _multiple(2 * RANK, unit("query_rank")),
+        query_rank=None if latent.query_rank is None else _multiple(
+            2 * RANK, math.lcm(unit("query_rank"), unit("latent"))
+        ),
+    )
+
+
+def _moe(moe: MoEConfig, unit: Callable[[str], int]) -> MoEConfig:
+    """Few small experts, which every axis of theirs divides; groups and dense layers, if there are any."""
+    groups = min(moe.num_groups, 4)
+    top_groups = min(moe.top_groups, max(groups // 2, 1)) if moe.top_groups < moe.num_groups else groups
+    num_experts = _multiple(EXPERTS, math.lcm(unit("expert"), 2 * groups, unit("router")))
+    return dataclasses.replace(
+        moe,
+        num_experts=num_experts,
+        top_k=min(moe.top_k, MOST_CHOSEN, top_groups * (num_experts // groups)),
+        mlp=_multiple(MLP // 2, math.lcm(unit("expert_mlp"), unit("mlp"))),
+        num_groups=groups,
+        top_groups=top_groups,
+        num_shared=min(moe.num_shared, 1),
+        first_dense=min(moe.first_dense, 1),
     )
 
 
 def shrink_layout(layout: Layout, sizes: dict[str, int]) -> Layout:
-    """The layout with few microbatches; in a pipeline at most two pieces per stage, its layers dealt out evenly."""
+    """The layout with few microbatches; in a pipeline at most two pieces per stage, its layers dealt out evenly. A
+    capacity of experts is large enough to drop nothing, since the reference drops nothing."""
     layout = dataclasses.replace(layout, accumulate=min(layout.accumulate, MOST_ACCUMULATED))
+    if layout.experts.capacity_factor is not None:
+        roomy = dataclasses.replace(layout.experts, capacity_factor=ROOM)
+        layout = dataclasses.replace(layout, experts=roomy)
     if layout.pipeline is None:
         return layout
     stages = math.prod(sizes[axis] for axis in layout.rules.axes("layers"))
@@ -187,5 +215,6 @@ def features(model: ModelConfig) -> str:
     found += ["latent attention"] if model.latent else []
     found += ["biases"] if model.attention_bias or model.mlp_bias or model.attention_output_bias else []
     found += ["soft-caps"] if model.attention_softcap or model.logit_softcap else []
+    found += [f"{model.moe.num_experts} experts, of which a token uses {model.moe.top_k}"] if model.moe else []
     found += [f"dropout {model.dropout}"] if model.dropout else []
     return listing(found)

@@ -1,0 +1,167 @@
+"""Models with experts under every kind of layout: loss, every gradient and the update are those of one device.
+
+One device computes what a dense float64 loop over experts does (tests/model/test_decoder.py). Here the loads of all
+experts agree exactly, too, and with a capacity so do the tokens that are dropped. Cases M1, M2 and M3 in part.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import jax
+import pytest
+
+from meshtrain.model import losses
+from meshtrain.parallel.experts.dropless import Dropless
+from tests.run.proofs import check_equal, proof_of, verdict_on
+
+# Modules that share their name with what their package exports.
+moe, run = import_module("meshtrain.model.moe"), import_module("meshtrain.parallel.experts.run")
+
+ROOM = dict(dispatch="capacity", capacity_factor=4.0)  # 8 experts, top 2: nothing is ever dropped
+TENSOR = dict(heads="t", kv_heads="t", mlp="t", vocab="t")
+ALONE = dict(mesh=dict(x=8), rules=dict(batch="x", expert="x"))
+FOLDED = dict(
+    mesh=dict(d=4, t=2), rules=dict(TENSOR, batch="d", expert=("d", "t"), expert_mlp=None), activations=dict(stream="t")
+)
+CUT = dict(mesh=dict(d=4, t=2), rules=dict(TENSOR, batch="d", expert="d"), activations=dict(stream="t"))
+OWN = dict(mesh=dict(d=2, x=4), rules=dict(batch=("d", "x"), expert="x"))
+STAGES = dict(
+    mesh=dict(s=2, d=2, x=2), rules=dict(batch=("d", "x"), expert="x", layers="s"),
+    pipeline=dict(schedule="1f1b", microbatches=2),
+)  # fmt: skip
+
+
+def own(**more: Any) -> dict[str, Any]:
+    return {**OWN, **more}
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "alone": ALONE,
+    "expert 2": dict(mesh=dict(d=4, x=2), rules=dict(batch=("d", "x"), expert="x")),
+    "expert 4": OWN,
+    "the batch is not cut over it": dict(mesh=dict(d=2, x=4), rules=dict(batch="d", expert="x")),
+    "on data and tensor": FOLDED,
+    "on data and tensor, stream whole": {**FOLDED, "activations": {}},
+    "a cut hidden layer": CUT,
+    "a cut hidden layer, stream whole": {**CUT, "activations": {}},
+    "a cut hidden layer alone": dict(mesh=dict(d=2, t=4), rules=dict(TENSOR, batch="d")),
+    "two axes, slow and fast": dict(mesh=dict(a=2, b=4), rules=dict(batch=("a", "b"), expert=("a", "b"))),
+    "two axes, in another order": dict(mesh=dict(a=2, b=4), rules=dict(batch=("a", "b"), expert=("b", "a"))),
+    "zero1": own(optimizer=dict(embed=("d", "x"), expert_embed="d")),
+    "zero2": own(grads=dict(embed=("d", "x"), expert_embed="d")),
+    "zero3": own(params=dict(embed=("d", "x"), expert_embed="d")),
+    "zero3 of everything": dict(mesh=dict(d=8), rules=dict(batch="d"), params=dict(embed="d")),
+    "accumulate": own(mesh=dict(d=1, x=2), accumulate=4),
+    "zero2, accumulate": own(mesh=dict(d=2, x=2), grads=dict(embed="x", expert_embed="d"), accumulate=2),
+    "remat": own(remat="full"),
+    "context, zigzag": dict(
+        mesh=dict(d=2, c=4), rules=dict(batch="d", length="c", expert=("d", "c")), activations=dict(stream="c"),
+        attention="ring", order="zigzag",
+    ),
+    "context, experts over the batch": dict(
+        mesh=dict(d=2, c=4), rules=dict(batch="d", length="c", expert="d"), activations=dict(stream="c"),
+        attention="ulysses",
+    ),
+    "1f1b": STAGES,
+    "zb, zero1": {
+        **STAGES, "pipeline": dict(schedule="zb_h1", microbatches=4), "optimizer": dict(embed=("d", "x"), expert_embed="d"),
+    },
+    "1f1b, gathered in every pass, dots": {
+        **STAGES, "pipeline": dict(schedule="1f1b", microbatches=2, gather="pass"), "params": dict(embed="d"),
+        "remat": "dots",
+    },
+    "1f1b, on data and tensor": dict(
+        mesh=dict(s=2, d=2, t=2),
+        rules=dict(TENSOR, batch="d", expert=("d", "t"), expert_mlp=None, layers="s"), activations=dict(stream="t"),
+        pipeline=dict(schedule="1f1b", microbatches=2),
+    ),
+    "1f1b, accumulate, the batch beside": dict(
+        mesh=dict(s=2, d=4), rules=dict(batch="d", layers="s"), pipeline=dict(schedule="1f1b", microbatches=1),
+        accumulate=2,
+    ),
+}  # fmt: skip
+FAST = ("on data and tensor", "1f1b")
+
+
+def devices(declared: dict[str, Any]) -> int:
+    number = 1
+    for size in declared["mesh"].values():
+        number *= size
+    return number
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in LAYOUTS]
+)
+def test_dropless(name: str) -> None:
+    """Cases M1 (balance loss over accumulation, data, expert, stages) and M2."""
+    check_equal(proof_of("moe"), LAYOUTS[name], devices(LAYOUTS[name]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ("zero1", "zero2", "remat")])
+def test_capacity_with_room_for_all(name: str) -> None:
+    check_equal(proof_of("moe"), dict(LAYOUTS[name], experts=ROOM), devices(LAYOUTS[name]))
+
+
+@pytest.mark.parametrize(
+    "name", ["two axes, slow and fast", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+        "alone", "on data and tensor", "a cut hidden layer", "accumulate", "context, zigzag", "1f1b",
+        "the batch is not cut over it",
+    ))],
+)  # fmt: skip
+def test_the_same_tokens_are_dropped(name: str) -> None:
+    """Case M3, capacity 1.0 and less: an expert's queue is the row's, whoever holds which part of it."""
+    proof = proof_of("moe", experts=(("dispatch", "capacity"), ("capacity_factor", 0.8)))
+    assert proof.reference.routers[0]["drop_share"].min() > 0.1
+    experts = dict(dispatch="capacity", capacity_factor=0.8)
+    check_equal(proof, dict(LAYOUTS[name], experts=experts), devices(LAYOUTS[name]))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("grouped", "on data and tensor"),
+        *(pytest.param("grouped", name, marks=pytest.mark.slow) for name in (
+            "1f1b", "accumulate", "zero3", "context, experts over the batch",
+        )),
+        *(pytest.param("interleaved", name, marks=pytest.mark.slow) for name in ("alone", "a cut hidden layer", "zero3")),
+    ],
+)  # fmt: skip
+def test_groups_bias_and_dense_layers(model: str, name: str) -> None:
+    """The router's bias moves alike; dense layers before and between; dropout."""
+    check_equal(proof_of(model), LAYOUTS[name], devices(LAYOUTS[name]))
+
+
+def differs(declared: dict[str, Any], model: str = "moe") -> None:
+    proof = proof_of(model)
+    jax.clear_caches()
+    verdict = verdict_on(proof, declared, devices(declared))
+    assert verdict.status == "DIFFERS", f"the mistake was not noticed, the verdict is {verdict.status}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mistake", ["an expert is swapped", "what comes back is dropped", "a local statistic", "a gradient is not summed"]
+)
+def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative controls of everything above."""
+    proof_of("moe")
+    declared: dict[str, Any] = OWN
+    if mistake == "an expert is swapped":
+        times = Dropless.times
+        monkeypatch.setattr(Dropless, "times", lambda s, r, x, w: times(s, r, x, w[::-1]))
+    elif mistake == "what comes back is dropped":
+        exchange = Dropless._exchange
+        monkeypatch.setattr(
+            Dropless, "_exchange",
+            lambda s, x, num, hop, sizes, axis: exchange(s, x, num, hop, sizes, axis) * (num != s.num_rows(hop - 1)),
+        )  # fmt: skip
+    elif mistake == "a local statistic":
+        declared = LAYOUTS["accumulate"]
+        sums = losses.router_sums
+        monkeypatch.setattr(moe, "router_sums", lambda c, n, d, load, m: sums(c, n, d, None, m))
+    else:
+        monkeypatch.setattr(run, "_sum_parts", lambda y, axes, scatters: y)
+        declared = LAYOUTS["the batch is not cut over it"]
+    differs(declared)
