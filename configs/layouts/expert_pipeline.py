@@ -1,4 +1,4 @@
-"""1F1B over `stage`, and in each stage experts over the axis `expert`, which also cuts the batch, as `data` does; ZeRO-1.
+"""1F1B over `stage`, and in each stage experts over the axis `expert`; the batch over it and over `data`, ZeRO-1.
 
 Use it for mixtures of experts that fit no node: activations cross slow links once a stage, all-to-alls stay inside. The
 experts have a fixed capacity, a quarter above an even load of each row.

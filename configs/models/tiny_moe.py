@@ -1,7 +1,7 @@
 """The quickstart's model with experts: as many active parameters as `tiny`, and 8 experts of which a token uses 2.
 
-Each expert is half as wide as `tiny`'s MLP, so a token meets as many weights there, and 1.4e7 are stored. Experts divide
-by 2, 4 and 8.
+Each expert is half as wide as `tiny`'s MLP, so a token meets as many weights there, and four times as many are stored.
+Experts divide by 2, 4 and 8.
 """
 
 from ml_collections import ConfigDict

@@ -46,7 +46,7 @@ class Layout:
     attention: str = "local"
     order: str = "contiguous"
     pipeline: Pipeline | None = None
-    experts: Experts = Experts()
+    experts: Experts = field(default_factory=Experts)
     name: str = "layout"
     doc: str = field(default="", compare=False)
 

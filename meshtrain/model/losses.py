@@ -4,10 +4,10 @@
     z         weight * (log-sum-exp of the logits)^2, per token                                          (ST-MoE, 2022)
 
 The balance loss (Switch Transformer, 2021, equation 4) is a product of two means. The first, which carries no gradient,
-is taken over all counted tokens of the *global* batch, or of each row (DeepSeek-V3's sequence-wise loss): never of what
-one device, microbatch or stage happens to hold. Given it, the loss is a sum over tokens, and adds up over any of these.
-Where the batch comes in several parts, the step finds the shares of the whole batch in a forward pass before. At an even
-load both losses are what their weight says: balance is `weight`, whatever the number of experts and top_k.
+is taken over all counted tokens of the *global* batch, or of each row (DeepSeek-V3's sequence-wise loss): never of
+what one device, microbatch or stage happens to hold. Given it, the loss is a sum over tokens, and adds up over any of
+these. Where the batch comes in several parts, the step finds the shares of the whole batch in a forward pass before. At
+an even load the balance loss is `weight`, whatever the number of experts and top_k.
 """
 
 from typing import NamedTuple
@@ -41,12 +41,10 @@ def router_sums(
     chosen_BTE = (choice.expert[..., None] == jnp.arange(moe.num_experts)).any(-2) * counted[..., None]
     row_load_BE = chosen_BTE.sum(1)
     here_E = row_load_BE.sum(0)
-    if moe.balance_over == "row":
-        pairs_BE = row_load_BE[:, None]
-    else:
-        pairs_BE = (here_E if load_E is None else load_E)[None, None]
-    share = moe.num_experts * pairs_BE / jnp.maximum(pairs_BE.sum(-1, keepdims=True), 1)
-    balance = moe.balance_loss * (share * choice.share * counted[..., None]).sum()
+    batch_load_E = here_E if load_E is None else load_E
+    pairs_B1E = row_load_BE[:, None] if moe.balance_over == "row" else batch_load_E[None, None]
+    share_B1E = moe.num_experts * pairs_B1E / jnp.maximum(pairs_B1E.sum(-1, keepdims=True), 1)
+    balance = moe.balance_loss * (share_B1E * choice.share * counted[..., None]).sum()
     z = moe.z_loss * (jnp.square(jax.nn.logsumexp(choice.logits, axis=-1)) * counted).sum()
     entropy = -(jax.scipy.special.xlogy(choice.share, choice.share).sum(-1) * counted).sum()
     told = jax.tree.map(jax.lax.stop_gradient, (balance, z, entropy, here_E, dropped.astype(jnp.float32)))

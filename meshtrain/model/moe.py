@@ -8,10 +8,10 @@ from functools import cache, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from meshtrain.layout import Placement
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.inputs import Inputs
 from meshtrain.model.losses import RouterSums, router_sums
@@ -54,7 +54,7 @@ class Moe(nnx.Module):
         place, moe = given.place, self.moe
         choice = self.router(x_BTD, place)
         capacity = place.layout.experts.capacity(x_BTD.shape[1], moe.top_k, moe.num_experts)
-        counted_BTk = jax.numpy.broadcast_to(given.counted[..., None], choice.expert.shape)
+        counted_BTk = jnp.broadcast_to(given.counted[..., None], choice.expert.shape)
         keep_BTk = counted_BTk
         if capacity is not None:
             keep_BTk &= places_in_row(choice.expert, given.counted, moe.num_experts, place) < capacity

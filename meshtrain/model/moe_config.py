@@ -1,4 +1,4 @@
-"""`MoEConfig`: what a mixture of experts computes: how tokens choose, how much each choice counts, which losses steer it.
+"""`MoEConfig`: what a mixture of experts computes: how tokens choose, how much a choice counts, which losses steer it.
 
 It says nothing of where experts live or how tokens reach them. A value that makes no sense is an InputError that names
 the field as `model.moe.<field>`, with the numbers and a value that would work.

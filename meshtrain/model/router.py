@@ -24,7 +24,7 @@ SMALLEST_SUM = 1e-20  # of sigmoid scores that are all 0
 
 
 class Choice(NamedTuple):
-    """expert_BTk int, best first. weight_BTk. share_BTE: scores divided by their sum. logits_BTE. Floats are float32."""
+    """expert_BTk int, best first; float32: weight_BTk, share_BTE (scores divided by their sum), logits_BTE."""
 
     expert: jax.Array
     weight: jax.Array

@@ -6,7 +6,6 @@ between devices in ZeRO-3 are compute-dtype bytes.
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 

@@ -47,9 +47,9 @@ def make_train_step(
 
     batch: tokens, labels, positions, segments [batch, length] and index_B [batch]; learning_rate: float32 scalar.
     Metrics are float32 scalars of the whole global batch: loss (token mean of ce + z, and the routers' losses), ce,
-    z_loss, for models with experts those of `router_metrics`, grad_norm (before clipping), num_tokens, and skipped: 1 where a loss or gradient was not finite or no token was counted: then nothing
-    but the step's number was changed. With `gradients` they also hold the gradients before clipping: the same step,
-    seen from inside.
+    z_loss, for models with experts what `router_metrics` says, grad_norm (before clipping), num_tokens, and skipped: 1
+    where a loss or gradient was not finite or no token was counted: then nothing but the step's number was changed.
+    With `gradients` they also hold the gradients before clipping: the same step, seen from inside.
     """
     specs = state_specs(config.model, config.optimizer)
     weights = physical_specs(specs.params, place)

@@ -1,4 +1,4 @@
-"""How do tokens reach experts on other devices, and their results the tokens? By two exchanges around the experts' MLP."""
+"""How do tokens reach experts on other devices, and results the tokens? By two exchanges around the experts' MLP."""
 
 from meshtrain.parallel.experts.place import places_in_row
 from meshtrain.parallel.experts.run import ExpertMlp, run_experts

@@ -1,4 +1,4 @@
-"""What each mesh axis does around the experts: read off the rows of `expert`, `expert_mlp`, `batch`, `length`, `stream`.
+"""What each mesh axis does around the experts: read off the rows `expert`, `expert_mlp`, `batch`, `length`, `stream`.
 
     exchanged    cuts experts and tokens: tokens travel over it
     shared       cuts experts, and all its devices have the same tokens: each serves those that chose its experts

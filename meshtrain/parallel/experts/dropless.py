@@ -2,10 +2,10 @@
 
     sort by destination on the axis | ragged all-to-all | .. next axis .. | sort by expert       and back the same way
 
-A hop's rows are made from counts alone: every device tells the others of the axis how many rows it has for each expert.
-Buffers have a fixed size that no routing exceeds: tokens x devices x min(top_k, experts of a device), which is devices /
-(or experts of a device, if that is less than top_k: / top_k x experts) times what an even load needs; what is *sent* is
-what there is. On a CPU, which has no ragged all-to-all, blocks of the largest possible size are exchanged instead.
+Where a row goes follows from counts: every device tells the others of the axis how many rows it has for each expert.
+Buffers have a fixed size that no routing exceeds: tokens of all devices x min(top_k, experts of a device) rows, up to
+as many times what an even load needs as there are devices. That memory is the price of dropping nothing; what is *sent*
+is what there is. On a CPU, which has no ragged all-to-all, blocks of the largest possible size are exchanged instead.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ class Hop(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """The hops, the sort by expert behind the last of them, and how many rows each of this device's experts gets [1, E]."""
+    """The hops, the sort by expert behind the last of them, how many rows each of this device's experts gets [1, E]."""
 
     hops: tuple[Hop, ...]
     order: jax.Array
@@ -70,7 +70,7 @@ class Dropless:
         return Routes(tuple(hops), order, sizes_E[None])
 
     def send(self, routes: Routes, x: jax.Array, per: int) -> jax.Array:
-        """Rows of this device's experts, expert by expert, from x [tokens, ..] (per = top_k) or [pairs, ..] (per = 1)."""
+        """Rows of this device's experts, expert by expert, of x [tokens, ..] (per = top_k) or [pairs, ..] (per = 1)."""
         for number, (axis, hop) in enumerate(zip(self.axes, routes.hops, strict=True), 1):
             x = self._exchange(x[hop.order // per], self.num_rows(number), number, hop.sizes[0], axis)
             per = 1

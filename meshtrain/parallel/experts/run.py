@@ -88,11 +88,11 @@ def _forward(
         (_stream_spec(axes, scatters), axes.row_spec, axes.row_spec, _products_spec(axes)),
     )(x, expert, weight, keep, *_used(place, inward, outward))  # fmt: skip
     y, routes, rows, products = results
-    return y, (expert, weight, inward, outward, routes, rows, products)
+    return y, (weight, inward, outward, routes, rows, products)
 
 
 def _backward(mlp: ExpertMlp, place: Placement, kept: tuple[Any, ...], dy: jax.Array) -> tuple[Any, ...]:
-    expert, weight, inward, outward, routes, rows, products = kept
+    weight, inward, outward, routes, rows, products = kept
     axes = ExpertAxes.of(place, dy.shape[1])
     scatters = _scatters(axes, place, dy.shape[1])
 
@@ -140,7 +140,9 @@ def _exchange(mlp: ExpertMlp, place: Placement, axes: ExpertAxes, shape: tuple[i
     return Dropless(geometry) if geometry.slots is None else Slots(geometry)
 
 
-def _used(place: Placement, inward: tuple[jax.Array, ...], outward: jax.Array) -> tuple[tuple[jax.Array, ...], jax.Array]:
+def _used(
+    place: Placement, inward: tuple[jax.Array, ...], outward: jax.Array
+) -> tuple[tuple[jax.Array, ...], jax.Array]:
     """The weights gathered over the axes that only store them."""
     return tuple(place.at_use(w, *INWARD) for w in inward), place.at_use(outward, *OUTWARD)
 
@@ -161,8 +163,10 @@ def _products_spec(axes: ExpertAxes) -> P:
 
 def _scatters(axes: ExpertAxes, place: Placement, T: int) -> bool:
     """Whether the residual stream is cut by the axes over which results are summed, behind those of the length."""
-    return bool(axes.summed) and free_axes(place, "stream") == axes.length + axes.summed and (
-        T % place.size(axes.length + axes.summed) == 0
+    return (
+        bool(axes.summed)
+        and free_axes(place, "stream") == axes.length + axes.summed
+        and (T % place.size(axes.length + axes.summed) == 0)
     )
 
 
