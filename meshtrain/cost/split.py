@@ -1,0 +1,123 @@
+"""`Split`: how a layout shares a step out, as the numbers that time depends on. Cheap: a search makes thousands.
+
+`split_of` reads one off a placement, with the roles that its rules give the axes; nothing is known about their names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.links import ALONE, Group, group_of
+from meshtrain.layout import Placement
+from meshtrain.layout.exchange import exchange_axes
+from meshtrain.layout.roles import zero_stage
+from meshtrain.model import ModelConfig
+from meshtrain.parallel.attention.balance import balance
+
+# What is computed again in the backward pass: a layout's words, and "attention" (scores and their products alone:
+# Megatron's selective recomputation, which matters to programs that write scores to memory).
+REDONE = ("none", "attention", "dots", "names", "full")
+
+
+@dataclass(frozen=True)
+class Split:
+    """cuts: dim of a weight in use -> into how many parts. Groups of devices that exchange: tensor (heads, mlp), stage,
+    ring (keys go round it, or are gathered), swap (heads are swapped for length), experts, reduce (gradients are summed
+    over it: batch and length), zero (weights are stored in parts over it, from `zero_stage` on).
+
+    sequence: whether the stream is cut over the tensor group. batch_parts, length_parts: into how many the batch and a
+    row are cut. microbatch: rows on a device at a time. num_microbatches: of a step, one after the other. pieces: how
+    many layers each piece of the pipeline has, `chunks` of them on each stage. gather: how often a pipeline makes
+    stored parts whole. attention, schedule, remat: the layout's words; schedule None: no pipeline. imbalance:
+    attention of the shard of the length that has most of it, over the mean.
+    """
+
+    microbatch: int
+    num_microbatches: int
+    pieces: tuple[int, ...]
+    cuts: Mapping[str, int] = field(default_factory=dict)
+    tensor: Group = ALONE
+    stage: Group = ALONE
+    ring: Group = ALONE
+    swap: Group = ALONE
+    experts: Group = ALONE
+    reduce: Group = ALONE
+    zero: Group = ALONE
+    zero_stage: int = 0
+    sequence: bool = False
+    batch_parts: int = 1
+    length_parts: int = 1
+    num_devices: int = 1
+    schedule: str | None = None
+    gather: str = "pass"
+    remat: str = "none"
+    attention: str = "local"
+    imbalance: float = 1.0
+
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline; 1 without one."""
+        return self.stage.size
+
+    @property
+    def chunks(self) -> int:
+        """Pieces of each stage."""
+        return len(self.pieces) // self.stage.size
+
+    @property
+    def global_batch(self) -> int:
+        """Rows of a step."""
+        return self.microbatch * self.num_microbatches * self.batch_parts
+
+
+def split_of(place: Placement, model: ModelConfig, global_batch: int, length: int, cluster: Cluster) -> Split:
+    """What a placement's rules say, for a step of rows of `length`. InputError where the batch does not divide."""
+    sizes, layout = place.axis_sizes, place.layout
+    pipeline = layout.pipeline
+    stage_axes = place.axes("layers", "use") if pipeline else ()
+    tensor_axes = {axis for dim in ("heads", "mlp") for axis in place.axes(dim, "use")}
+    exchange = exchange_axes(place)
+    reduce_axes = {*place.axes("batch"), *place.axes("length")}
+    stages = {axis: zero_stage(place, axis) for axis in sizes if sizes[axis] > 1}
+    zero_axes = [axis for axis, stage in stages.items() if stage and axis not in stage_axes]
+
+    def group(axes: object) -> Group:
+        return group_of(sizes, axes, cluster)  # type: ignore[arg-type]
+
+    dims = ("heads", "kv_heads", "mlp", "vocab", "expert")
+    cuts = {dim: place.num_shards(dim, "use") for dim in dims if dim in place.rules("use").rows}
+    num_stages = place.size(stage_axes)
+    return Split(
+        microbatch=place.check_batch(global_batch),
+        num_microbatches=place.num_microbatches,
+        pieces=pipeline.pieces(model.num_layers, num_stages) if pipeline else (model.num_layers,),
+        cuts=cuts,
+        tensor=group(tensor_axes),
+        stage=group(stage_axes),
+        ring=group(exchange.ring),
+        swap=group(exchange.swap),
+        experts=group(place.axes("expert", "use")) if "expert" in cuts else ALONE,
+        reduce=group(reduce_axes),
+        zero=group(zero_axes),
+        zero_stage=max((stages[axis] for axis in zero_axes), default=0),
+        sequence=bool(tensor_axes & set(place.axes("stream"))),
+        batch_parts=place.num_shards("batch"),
+        length_parts=place.num_shards("length"),
+        num_devices=place.num_devices,
+        schedule=pipeline.schedule if pipeline else None,
+        gather=pipeline.gather if pipeline else "pass",
+        remat=layout.remat,
+        attention=layout.attention,
+        imbalance=_imbalance(place, model, length),
+    )
+
+
+def _imbalance(place: Placement, model: ModelConfig, length: int) -> float:
+    """Attention of the busiest shard of the length over the mean, all layers together."""
+    busiest, mean = 0.0, 0.0
+    for window in {model.layer_window(layer) for layer in range(model.num_layers)}:
+        layers = sum(model.layer_window(layer) == window for layer in range(model.num_layers))
+        blocks = balance(place, length, window) or [1]
+        busiest += layers * max(blocks)
+        mean += layers * sum(blocks) / len(blocks)
+    return busiest / mean

@@ -1,0 +1,101 @@
+"""Seconds for weights and gradients between devices, and for the update: what ZeRO and data parallelism cost a step.
+
+    ZeRO-3      each layer's weights are gathered before use, forward and backward, and its gradients scattered
+    ZeRO-1, -2  gradients are scattered, and the weights that compute are gathered, once a step
+    none        gradients are summed by all
+
+An exchange beside a layer's computation costs what is longer than that; one with nothing beside it costs all.
+"""
+
+from dataclasses import replace
+
+from meshtrain.cost.links import Group, collective_seconds
+from meshtrain.cost.passes import Parts, Passes, Step, plus, total
+from meshtrain.cost.products import Product, layer_products
+
+
+def layer_elements(step: Step) -> tuple[float, float]:
+    """Elements of an average layer's matrices on a device that uses them: (those of experts, all others)."""
+    sizes = {True: 0.0, False: 0.0}
+    for product in layer_products(step.model, step.split.cuts, step.tokens):
+        sizes[_of_experts(step, product)] += product.inner * product.outer * product.experts * product.share
+    return sizes[True], sizes[False]
+
+
+def _of_experts(step: Step, product: Product) -> bool:
+    return step.model.moe is not None and product.tokens != step.tokens
+
+
+def table_elements(step: Step) -> float:
+    """Elements of embedding and output matrix on a device."""
+    model = step.model
+    return model.vocab * model.embed * (1 if model.tied else 2) / step.split.cuts.get("vocab", 1)
+
+
+def layer_by_layer(step: Step, layer: Passes) -> Passes:
+    """The layer's passes with the exchange of its own weights and gradients beside them, where it has its own."""
+    split = step.split
+    if not exchanges_by_layer(step):
+        return layer
+    elements = sum(layer_elements(step))
+    gather = collective_seconds("all_gather", elements * step.itemsize, split.zero, step.cluster)
+    gather = gather if split.zero_stage == 3 else 0.0
+    scatter = reduction_seconds(step, elements)
+    forward, backward = total(layer.forward), total(layer.backward) + total(layer.weight)
+    exposed = max(0.0, gather - forward), max(0.0, gather + scatter - backward)
+    hidden = 2 * gather + scatter - sum(exposed)
+    return replace(
+        layer,
+        forward=plus((1, layer.forward), (1, {"weights": exposed[0]})),
+        backward=plus((1, layer.backward), (1, {"weights": exposed[1]})),
+        hidden=plus((1, layer.hidden), (1, {"weights": hidden})),
+    )
+
+
+def exchanges_by_layer(step: Step) -> bool:
+    """Whether each layer exchanges its weights or gradients in each microbatch, rather than all once a step."""
+    split = step.split
+    if split.zero.size == 1:
+        return False
+    if split.schedule:
+        return split.zero_stage == 3 and split.gather == "pass"
+    return split.zero_stage == 3 or (split.zero_stage == 2 and split.num_microbatches > 1)
+
+
+def once_a_step(step: Step, layers: int, backward: float) -> tuple[Parts, Parts]:
+    """(exposed, hidden) of what is done once: gradients reduced, weights gathered, the update.
+
+    layers: how many the device has. backward: seconds of its last microbatch's backward pass, beside which gradients
+    may be reduced.
+    """
+    split, software = step.split, step.software
+    experts, dense = (layers * elements for elements in layer_elements(step))
+    tables = table_elements(step)
+    parts: Parts = {}
+    hidden: Parts = {}
+    by_layer = exchanges_by_layer(step)
+    elements = tables + (0.0 if by_layer else dense)
+    reduce = reduction_seconds(step, elements)
+    if experts and not by_layer:
+        others = max(split.reduce.size // split.experts.size, 1)
+        reduce += collective_seconds("all_reduce", experts * software.gradient_bytes, Group(others, 1, 1), step.cluster)
+    if software.overlaps_data and split.num_stages == 1 and layers:
+        hidden["data"] = min(reduce * (1 - 1 / layers), backward)
+    parts["data"] = reduce - hidden.get("data", 0.0)
+    if split.zero_stage and not (by_layer and split.zero_stage == 3):
+        gathered = elements if split.zero_stage == 3 or not by_layer else tables + dense
+        parts["weights"] = collective_seconds("all_gather", gathered * step.itemsize, split.zero, step.cluster)
+    owned = (experts + dense + tables) / (split.zero.size if split.zero_stage else 1)
+    parts["update"] = software.update_seconds + owned * software.update_bytes / step.memory
+    return parts, hidden
+
+
+def reduction_seconds(step: Step, elements: float) -> float:
+    """Seconds to sum gradients of so many elements: scattered over ZeRO's group first, then summed by what is left."""
+    split = step.split
+    num_bytes = elements * step.software.gradient_bytes
+    if not split.zero_stage or split.zero.size == 1:
+        return collective_seconds("all_reduce", num_bytes, split.reduce, step.cluster)
+    seconds = collective_seconds("reduce_scatter", num_bytes, split.zero, step.cluster)
+    left = max(split.reduce.size // split.zero.size, 1)
+    return seconds + collective_seconds("all_reduce", num_bytes / split.zero.size, Group(left, 1, 1), step.cluster)
