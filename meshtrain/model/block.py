@@ -163,7 +163,9 @@ def _load_of(given: Inputs, config: ModelConfig, starts: jax.Array, period: int)
     if given.load is None or config.moe is None:
         return None
     number = (starts[:, None] - config.moe.first_dense) // config.moe.every + jnp.arange(period)
-    return given.load[jnp.clip(number, 0, given.load.shape[0] - 1)]
+    # Not an index: in a pipeline's shard_map an array from outside it may not be indexed.
+    mine = (number[..., None] == jnp.arange(given.load.shape[0]))[..., None]
+    return jnp.where(mine, given.load, 0).sum(-2)
 
 
 def _grouped(layers: Any, num_groups: int) -> Any:
