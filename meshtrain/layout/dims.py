@@ -30,6 +30,7 @@ DIMS: dict[str, Dim] = {
     "head_dim": Dim("H", "width of one head", weight=True),
     "query_rank": Dim("Q", "latent that queries are made from", weight=True),
     "kv_rank": Dim("R", "latent that keys and values are made from", weight=True),
+    "latent": Dim("R", "either latent, in the weights that make heads of it", weight=True),
     "rope_dim": Dim("J", "rotated part of a key, the same for all heads", weight=True),
     "mlp": Dim("F", "width of the MLP's hidden layer", weight=True),
     "vocab": Dim("V", "entries of the vocabulary", weight=True),
@@ -42,8 +43,9 @@ DIMS: dict[str, Dim] = {
     "dense_layers": Dim("L", "stacked layers without experts, in a model whose other layers have them", weight=True),
 }
 
-# Where a class of arrays has no row for a dim of the experts, the row of this dim holds: what cuts MLPs cuts experts.
-INHERITED = {"expert_embed": "embed", "expert_mlp": "mlp"}
+# Where a class of arrays has no row for such a dim, the row of this one holds: what cuts MLPs cuts experts, and what
+# cuts the weights that read the residual stream cuts those that read a latent.
+INHERITED = {"expert_embed": "embed", "expert_mlp": "mlp", "latent": "embed"}
 
 
 def check_dim(name: str, where: str) -> str:

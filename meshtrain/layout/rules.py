@@ -84,7 +84,7 @@ class Rules:
             f"the array [{', '.join(dims)}] would have the mesh axis {axis!r} twice, on {first!r} and on {second!r};"
             " a device cannot hold two different slices.",
             f"Take {axis!r} out of one of these rows (write `{second}=None` in the rows of one class to override it"
-            f" there{', for experts alone' if second in INHERITED else ''}).",
+            f" there{', for such weights alone' if second in INHERITED else ''}).",
         )
 
 

@@ -2,10 +2,11 @@
 
 Convention of model FLOPs (the one of MFU): a multiply-add counts 2; the backward pass is twice the forward pass; causal
 attention is counted at what its mask leaves, half of the square; what is done again (remat) and what is not a matrix
-product (norms, softmax, the embedding lookup) is not counted; the output matrix is.
+product (norms, softmax, the embedding lookup) is not counted; the output matrix is. Of experts those count that a token
+is sent to.
 """
 
-from meshtrain.layout import named_specs
+from meshtrain.layout import ArraySpec, named_specs
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.decoder import describe
 
@@ -15,13 +16,26 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(spec.size for _, spec in named_specs(describe(config)))
 
 
+def count_active_parameters(config: ModelConfig) -> int:
+    """Number of parameters on one token's way through the model: all but the experts that it is not sent to. The whole
+    embedding table counts, as in published figures."""
+    return sum(_active(spec, config) for _, spec in named_specs(describe(config)))
+
+
 def matrix_parameters(config: ModelConfig) -> int:
     """Parameters that each token is multiplied with: the matrices of all layers and the output matrix."""
     matrices = 0
     for path, spec in named_specs(describe(config)):
-        if path.startswith("layers/") and len(spec.dims) > 2 and not path.endswith("_bias"):
-            matrices += spec.size
+        if path.startswith(("layers/", "dense_layers/")) and len(spec.dims) > 2 and not path.endswith("_bias"):
+            matrices += _active(spec, config)
     return matrices + config.vocab * config.embed
+
+
+def _active(spec: ArraySpec, config: ModelConfig) -> int:
+    """How many numbers of a weight one token meets: of experts the share that it is sent to."""
+    if config.moe is None or "expert" not in spec.dims:
+        return spec.size
+    return spec.size // config.moe.num_experts * config.moe.top_k
 
 
 def attention_flops_per_token(config: ModelConfig, length: int) -> float:

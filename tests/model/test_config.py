@@ -9,7 +9,8 @@ import pytest
 from meshtrain.errors import InputError
 from meshtrain.layout import DIMS, named_specs
 from meshtrain.model import ModelConfig, RopeScaling, count_parameters, describe, model_flops_per_token
-from meshtrain.model.flops import attention_flops_per_token, matrix_parameters
+from meshtrain.model.flops import attention_flops_per_token, count_active_parameters, matrix_parameters
+from meshtrain.run.schema import build
 from tests.model.families import FAMILIES, SIZES
 
 PUBLISHED = dict(
@@ -17,18 +18,46 @@ PUBLISHED = dict(
     llama3_70b=70_553_706_496,
     llama3_405b=405_853_388_800,
     qwen3_8b=8_190_735_360,
+    mixtral_8x7b=46_702_792_704,
+    qwen3_30b_a3b=30_532_122_624,
+    deepseek_v3=671_026_419_200,
     gpt2_1b5=1_557_611_200,
     tiny=4_000_000,
 )
+ACTIVE = dict(mixtral_8x7b=12.9e9, qwen3_30b_a3b=3.3e9, deepseek_v3=37e9)
 
 
 def load(name: str) -> dict[str, Any]:
     return importlib.import_module(f"configs.models.{name}").get_config().to_dict()
 
 
+def model(name: str) -> ModelConfig:
+    return build(ModelConfig, load(name), "model")
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_model_file_counts_its_published_parameters(name: str) -> None:
-    assert count_parameters(ModelConfig(**load(name))) == PUBLISHED[name]
+    assert count_parameters(model(name)) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_that_a_token_meets(name: str) -> None:
+    """Published figures have two or three digits, and some leave the embedding table out."""
+    config = model(name)
+    found, expected = count_active_parameters(config), ACTIVE.get(name, PUBLISHED[name])
+    assert found - config.vocab * config.embed <= 1.005 * expected
+    assert found >= 0.995 * expected
+    # a training step is 6 FLOPs for each of them, but for the table that is only looked up, and for attention
+    flops = model_flops_per_token(config, 1) / 6
+    assert flops == pytest.approx(found - (not config.tied) * config.vocab * config.embed, rel=2e-3)
+
+
+def test_deepseek_counts_by_hand() -> None:
+    """Report, section 4.2: 7168 wide, 128 heads, latents 1536 and 512, 3 dense layers, 256 experts, 8 and 1 active."""
+    attention = 7168 * (1536 + 512 + 64) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * 7168
+    expert = 3 * 7168 * 2048
+    matrices = 61 * attention + 3 * 3 * 7168 * 18432 + 58 * (7168 * 256 + 9 * expert) + 129280 * 7168
+    assert matrix_parameters(model("deepseek_v3")) == matrices
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

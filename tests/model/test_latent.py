@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from meshtrain.errors import InputError
-from meshtrain.layout import Layout, place
-from meshtrain.model import LatentConfig, ModelConfig, RopeScaling, count_parameters, latent
+from meshtrain.layout import Layout, named_specs, place, place_abstract
+from meshtrain.layout.inventory import local_shape
+from meshtrain.model import LatentConfig, ModelConfig, RopeScaling, count_parameters, describe, latent
 from meshtrain.model.flops import attention_flops_per_token, matrix_parameters
 from meshtrain.model.remat import DOTS, NAMES
 from meshtrain.model.rotary import rotary_tables, rotate
@@ -149,3 +150,14 @@ def test_what_does_not_fit_is_an_error(change: dict[str, Any], said: list[str]) 
 def test_bad_sizes_of_the_latent(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         replace(LATENT, **change)
+
+
+def test_a_row_of_embed_cuts_every_matrix() -> None:
+    """ZeRO-3 is the one row embed: it holds for matrices that read a latent, too."""
+    place = place_abstract(
+        Layout.parse(dict(mesh=dict(data=2), rules=dict(batch="data"), params=dict(embed="data"))), 2
+    )
+    config = replace(DEEPSEEK, latent=replace(LATENT, query_rank=8, kv_rank=6))
+    for path, spec in named_specs(describe(config)):
+        whole = path.endswith(("query_norm/scale", "kv_norm/scale"))
+        assert (local_shape(place, "params", spec) == spec.shape) == whole, path

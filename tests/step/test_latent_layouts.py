@@ -22,9 +22,9 @@ STAGES = dict(mesh=dict(data=2, stage=2, tensor=2), rules=dict(TENSOR, layers="s
 CASES: dict[str, dict[str, Any]] = {
     "tensor and sequence": dict(mesh=dict(data=2, tensor=4), rules=TENSOR, activations=dict(stream="tensor")),
     "tensor, zero3": dict(mesh=dict(data=4, tensor=2), rules=TENSOR, params=dict(embed="data"), remat="names"),
-    "latents stored in parts": dict(
+    "latents stored in other parts": dict(
         mesh=dict(data=2, other=4), rules=dict(batch=("data", "other")),
-        params=dict(embed="data", query_rank="other", kv_rank="other"),
+        params=dict(embed="data", query_rank="other", kv_rank="other", latent="other"),
     ),
     "latents cut while they are used": dict(
         mesh=dict(data=2, columns=4), rules=dict(batch="data", query_rank="columns", kv_rank="columns", mlp="columns")
@@ -52,8 +52,8 @@ def test_equals_one_device(name: str) -> None:
 
 @pytest.mark.slow
 def test_muon() -> None:
-    """[query_rank, heads, head_dim] is a matrix from the latent to the heads; it must be gathered whole."""
-    check_equal(proof_of("deepseek", 2, "muon"), CASES["latents stored in parts"])
+    """[latent, heads, head_dim] is a matrix from the latent to the heads; it must be gathered whole."""
+    check_equal(proof_of("deepseek", 2, "muon"), CASES["latents stored in other parts"])
 
 
 @pytest.fixture

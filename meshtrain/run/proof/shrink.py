@@ -113,9 +113,9 @@ def _latent(latent: LatentConfig, head_dim: int, unit: Callable[[str], int]) -> 
         nope_dim=head_dim,
         rope_dim=_multiple(head_dim // 2, 2 * math.lcm(unit("head_dim"), unit("rope_dim"))),
         value_dim=head_dim,
-        query_rank=None if latent.query_rank is None else _multiple(
-            2 * RANK, math.lcm(unit("query_rank"), unit("latent"))
-        ),
+        query_rank=None
+        if latent.query_rank is None
+        else _multiple(2 * RANK, math.lcm(unit("query_rank"), unit("latent"))),
     )
 
 
