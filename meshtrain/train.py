@@ -13,9 +13,6 @@ Slurm, Open MPI and Kubernetes say which process of how many this is; elsewhere,
 --processes N --process I   how many they are, and which one this is, from 0
 --wait SECONDS   how long to wait for the others at the start (300)
 --dry-run        print what was recognised, and from where, and start nothing
-
-Exit codes: 0 done, 1 a fault of the program, 2 bad input, 3 too many steps that are not finite, 4 the run's folder
-cannot be written, 5 stopped by SIGTERM, SIGUSR1, SIGHUP or Ctrl-C and saved: the same command goes on.
 """
 
 import os
@@ -23,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshtrain.errors import MeshtrainError
+from meshtrain.errors import Exit, MeshtrainError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,16 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("stopped at once; the newest checkpoint is what a new start goes on from", file=sys.stderr, flush=True)
-        return 130
+        return Exit.INTERRUPTED
 
 
 def help_text() -> str:
-    """This door's docstring and every key of a run with its type and default."""
+    """This door's docstring, the exit codes, and every key of a run with its type and default."""
     from meshtrain.run.config import RunConfig
     from meshtrain.run.schema import leaves
 
     rows = [f"  {key:<42} {kind:<22} {default}" for key, kind, default in leaves(RunConfig, "config")]
-    return f"{__doc__}\nKeys of a run, with type and default:\n\n" + "\n".join(rows)
+    codes = [f"  {code.value:<4} {code.meaning}" for code in Exit]
+    parts = [f"{__doc__}\nExit codes:\n", *codes, "\nKeys of a run, with type and default:\n", *rows]
+    return "\n".join(parts)
 
 
 def leave(code: int) -> None:

@@ -18,6 +18,9 @@ class PrepareConfig:
     output: str = ""
     # Where the text stands in JSON lines and Parquet.
     text_key: str = "text"
+    # Where JSON lines hold the messages of a chat. Given, they go through the tokenizer's chat template, and only what
+    # the assistant says counts; "": the input is text.
+    chat_key: str = ""
     # Below 1: the share of the documents that is held out. From 1 on: their number. 0: none.
     held_out: float = 0.01
     # The end-of-document token of a tokenizer file that does not tell.
@@ -29,6 +32,10 @@ class PrepareConfig:
         object.__setattr__(self, "input", _strings("input", self.input))
         if not self.tokenizer:
             raise InputError("tokenizer: give 'byte', 'train:SIZE' (for example train:4096) or a tokenizer.json.")
+        if self.chat_key and (self.tokenizer == "byte" or self.tokenizer.startswith("train:")):
+            raise InputError(
+                f"tokenizer: {self.tokenizer!r} has no chat template; for chats give the folder of a model's tokenizer."
+            )
         if not (0 <= self.held_out < 1 or (self.held_out >= 1 and self.held_out == int(self.held_out))):
             raise InputError(
                 f"held_out: {self.held_out} is neither a share of the documents (0 to 1, for example 0.01) nor a whole"
@@ -48,6 +55,9 @@ class DataConfig:
     paths: tuple[str, ...] = ()
     # The proportions of a mixture in samples, one for each path, any scale; empty: in proportion to their tokens.
     weights: tuple[float, ...] = ()
+    # (sample, weights), ...: other proportions from that sample of the run on (samples: steps x global_batch). A run
+    # may be taken up with changes that lie ahead of it; they become part of what it is.
+    changes: tuple[tuple[int, tuple[float, ...]], ...] = ()
     # Tokens of a row.
     length: int = 512
     # Whether each document is a segment of its own, blind to the others in its row. If not, a row is one document:
@@ -77,6 +87,8 @@ class DataConfig:
             raise InputError(
                 f"data.weights: {len(self.weights)} weights for {len(self.paths)} paths; give one for each path."
             )
+        if self.changes and len(self.paths) < 2:
+            raise InputError("data.changes: there is one path, so nothing to change; data.changes=() would work.")
         if self.prepare is not None and len(self.paths) != 1:
             raise InputError(f"data.prepare: prepares one path, and data.paths names {len(self.paths)}.")
 

@@ -40,7 +40,8 @@ def open_train(config: DataConfig, *, vocab: int, seed: int) -> Source:
     )
     if len(sources) == 1:
         return sources[0]
-    return Mixture(sources, config.weights or tuple(float(tokens.num_tokens) for tokens in sets.values()))
+    weights = config.weights or tuple(float(tokens.num_tokens) for tokens in sets.values())
+    return Mixture(sources, weights, config.changes)
 
 
 def open_held_out(config: DataConfig, *, vocab: int) -> dict[str, HeldOutWindows]:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -44,17 +45,20 @@ class RunFolder:
             self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115  (held until the process ends)
         self._take_lock(self._lock)
 
-    def refuse_other(self, mathematics: dict[str, Any], with_contents: bool) -> None:
+    def refuse_other(self, mathematics: dict[str, Any], with_contents: bool, rows: int = 0) -> None:
         """InputError, with the list of differences, where what was trained here is not this run.
 
         A folder without a step or a checkpoint holds nothing to protect. `with_contents`: whether the content of the
-        data is known already and compared.
+        data is known already and compared. rows: how far the run has read its data, where that is known: a mixture may
+        be changed beyond that.
         """
         if self._stored is None or not self._has_progress():
             return
         different = differences(self._stored["mathematics"], mathematics)
         if not with_contents:
-            different = [line for line in different if not line.startswith("data.contents")]
+            different = [line for line in different if not line.startswith(("data.contents", "data.changes"))]
+        elif _changes(self._stored["mathematics"], rows) == _changes(mathematics, rows):
+            different = [line for line in different if not line.startswith("data.changes")]
         if different:
             hint = ""
             if any(line.startswith("optimizer.schedule.steps:") for line in different):
@@ -67,12 +71,22 @@ class RunFolder:
                 + "Go on with the old values, or start anew in another folder: --config.workdir=..."
             )
 
-    def describe(self, config: dict[str, Any], layout: dict[str, Any], mathematics: dict[str, Any]) -> None:
-        """Stores what this start was asked for; StorageError where there is no room."""
+    def describe(
+        self, config: dict[str, Any], layout: dict[str, Any], mathematics: dict[str, Any], rows: int = 0
+    ) -> None:
+        """Stores what this start, which goes on from `rows` rows, was asked for; StorageError where there is no room.
+
+        That a mixture is changed from now on is kept, with all such decisions before it.
+        """
         if self._lock is None:
             return
+        decisions = self._stored.get("decisions", []) if self._stored is not None else []
+        old, new = (_changes(m) for m in (self._stored["mathematics"] if self._stored is not None else {}, mathematics))
+        if self._stored is not None and old != new:
+            decisions = [*decisions, {"time": time.time(), "rows": rows, "data.changes": [old, new]}]
         _write(self.path / LAYOUT, layout)
-        _write(self.path / CONFIG, {"is": MARK, "config": config, "mathematics": mathematics})
+        stored = {"is": MARK, "config": config, "mathematics": mathematics, "decisions": decisions}
+        _write(self.path / CONFIG, stored)
 
     def _identify(self) -> dict[str, Any] | None:
         """What config.json says; None for a new folder."""
@@ -118,6 +132,12 @@ class RunFolder:
     def __exit__(self, *error: object) -> None:
         if self._lock is not None:
             self._lock.close()  # another run may train here
+
+
+def _changes(mathematics: dict[str, Any], rows: int | None = None) -> list[Any]:
+    """The changes of the mixture; with `rows`, those that hold for rows before that."""
+    found = mathematics.get("data", {}).get("changes") or []
+    return [list(change) for change in found if rows is None or change[0] < rows]
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

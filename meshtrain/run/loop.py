@@ -14,7 +14,7 @@ from meshtrain.io.loader import Batches
 from meshtrain.layout.order import row_order
 from meshtrain.model.flops import model_flops_per_token
 from meshtrain.run import config as run_config
-from meshtrain.run import startup
+from meshtrain.run import origin, startup
 from meshtrain.run.background import Background
 from meshtrain.run.config import Request
 from meshtrain.run.distributed import chose_cpu, describe_devices, set_up
@@ -22,7 +22,7 @@ from meshtrain.run.evaluation import Evaluation
 from meshtrain.run.folder import RunFolder
 from meshtrain.run.goodput import Goodput
 from meshtrain.run.metrics import Metrics
-from meshtrain.run.processes.devices import check_devices
+from meshtrain.run.processes.devices import axes_by_host, check_devices
 from meshtrain.run.processes.join import join
 from meshtrain.run.progress import Progress, format_seconds
 from meshtrain.run.report import Report, Work, peak_flops
@@ -44,10 +44,10 @@ def train(request: Request) -> int:
     with contextlib.closing(watch), StopRequest() as stop, contextlib.ExitStack() as cleanup:
         cleanup.callback(progress.close)
         try:
-            return _train(request, progress, stop, watch, cleanup)
+            return watch.done(_train(request, progress, stop, watch, cleanup))
         except Stopped:
             progress.say(f"{stop.name} before training began: nothing to save")
-            return Exit.PREEMPTED
+            return watch.done(Exit.PREEMPTED)
         except BaseException as error:
             watch.failed(error)  # does not come back where other processes wait for this one
             raise
@@ -63,7 +63,7 @@ def _train(
 
     # The run's folder: nothing is done for a run that may not write there, or that is another run.
     folder = peers.agree("folder", lambda: cleanup.enter_context(RunFolder(config.workdir, writes=me.is_first)))
-    peers.agree("folder", lambda: folder.refuse_other(run_config.mathematics(config), with_contents=False))
+    peers.agree("folder", lambda: folder.refuse_other(run_config.mathematics(config), False))
 
     # From now on no process waits for ever, and none ends alone.
     watch.start(folder.path, peers.share("start", lambda: f"{time.time_ns():020d}"), stop.before_training)
@@ -72,9 +72,11 @@ def _train(
 
     # The devices, and the layout on them.
     num_devices = set_up(request, say)
-    check_devices(peers, chose_cpu(request), say)
+    hosts = check_devices(peers, chose_cpu(request), say)
     say(f"meshtrain {meshtrain.__version__}, jax {jax.__version__}, {describe_devices(num_devices)}")
     placement = startup.place_layout(request, num_devices, say)
+    if me.count > 1:
+        say(axes_by_host(placement.mesh, hosts))
     specs = state_specs(config.model, config.optimizer)
     say(f"model: {startup.num_parameters(specs):,} parameters, computing in {config.precision.compute}")
 
@@ -83,9 +85,9 @@ def _train(
     watch.watch_saves(lambda: checkpoints.began)
     saved = checkpoints.newest()
     first = saved.step if saved else 0
-    if first >= config.steps:
+    if saved and first >= config.steps and not saved.record.get("evaluation_cut"):
         say(f"nothing to do: {folder.path} is at step {first}; --config.steps above that goes on")
-        return 0
+        return Exit.DONE
 
     # Data, compilation and the first state need each other not: the first two go on in threads of their own.
     data_work = Background("data", lambda: startup.open_data(config, progress, peers))
@@ -97,8 +99,11 @@ def _train(
 
     # Now that the content of the data is known: is this the run that the folder holds?
     mathematics = run_config.mathematics(config, data.contents)
-    peers.agree("folder and data", lambda: folder.refuse_other(mathematics, with_contents=True))
-    peers.agree("folder and run", lambda: folder.describe(run_config.as_json(config), request.layout, mathematics))
+    peers.agree("folder and data", lambda: folder.refuse_other(mathematics, True, first * config.global_batch))
+    asked = (run_config.as_json(config), request.layout, mathematics, first * config.global_batch)
+    peers.agree("folder and run", lambda: folder.describe(*asked))
+    if me.is_first:
+        origin.carry(config.init, folder.path)
     order = row_order(placement, config.data.length)
     batches = cleanup.enter_context(
         Batches(
@@ -131,11 +136,13 @@ def _train(
     report = Report(work, metrics, progress)
     trace = cleanup.enter_context(contextlib.closing(Trace(folder.profile, config.profile_steps, say)))
     step = saved_step = first
+    cut = False  # whether a signal came in the middle of the evaluation of `step`
     model_order = make_device_order(specs, placement, back=True)  # a checkpoint knows nothing of stages
 
     def save() -> None:
         record = {
             "rows": step * config.global_batch,  # the position in the data
+            "evaluation_cut": cut,
             "mathematics": mathematics,
             "layout": placement.layout.name,
             "mesh": placement.axis_sizes,
@@ -144,7 +151,7 @@ def _train(
         }
         checkpoints.save(step, model_order(state), specs, record)
 
-    def evaluate() -> None:
+    def evaluate() -> bool:
         def stopped() -> bool:
             phases.enter(EVALUATION)  # anew for each batch
             return stop.now()
@@ -156,6 +163,7 @@ def _train(
             metrics.write(result)
             say(_evaluated(result))
         report.resume_clock()
+        return result is not None
 
     # Training. A step is started before the values of the one before it are looked at. A step is evaluated before it
     # is saved, so that what lies before a checkpoint has been evaluated (unless a signal came in the middle).
@@ -164,7 +172,7 @@ def _train(
     progress.start(first)
     is_due = first > 0 and bool(evaluation) and _is_due(config.eval_every, first, config.steps)
     if is_due and not peers.share("evaluated", lambda: metrics.has_evaluation(first)):
-        evaluate()
+        cut = not evaluate()
     begun = time.perf_counter()
     report.resume_clock()
     while step < config.steps and not stop.now():
@@ -181,7 +189,7 @@ def _train(
         goodput.note(step, phases.totals())
         trace.after(step, report.flush)
         if evaluation and _is_due(config.eval_every, step, config.steps):
-            evaluate()
+            cut = not evaluate()
         if step % config.checkpoint.every == 0 and step < config.steps:
             with phases.during(SAVE):
                 save()
@@ -197,15 +205,17 @@ def _train(
             save()
             checkpoints.wait()
     checkpoints.wait()
-    goodput.note(step, phases.totals(), done=step == config.steps, force=True)
+    peers.agree("end", lambda: None)  # so that nobody goes while another still needs it
+    goodput.note(step, phases.totals(), done=step == config.steps and not cut, force=True)
     say(goodput.text())
-    if step < config.steps:
-        say(f"{stop.name}: stopped after step {step} of {config.steps}, which is saved; the same command goes on")
+    if step < config.steps or cut:
+        where = f"step {step} of {config.steps}{', before its evaluation was done' if cut else ''}"
+        say(f"{stop.name}: stopped after {where}, which is saved; the same command goes on")
         return Exit.PREEMPTED
     seconds = format_seconds(time.perf_counter() - begun)
     loss = f", loss {report.last['loss']:.4f}" if report.last else ""
     say(f"done: step {step} of {config.steps}{loss}, {seconds} of training; everything is in {folder.path}")
-    return 0
+    return Exit.DONE
 
 
 def _is_due(every: int, step: int, num_steps: int) -> bool:

@@ -83,3 +83,40 @@ def test_errors_name_the_sample_of_the_run(tmp_path: Path) -> None:
 def test_weights_that_cannot_be_are_refused(weights: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match="weights"):
         Mixture((Synthetic(5, 4), Synthetic(5, 4)), weights)
+
+
+@given(weights=WEIGHTS, data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_after_a_change_each_source_goes_on_where_it_stood(weights: list[float], data: st.DataObject) -> None:
+    changes, sample = [], 0
+    for _ in range(data.draw(st.integers(1, 3))):
+        sample += data.draw(st.integers(1, 60))
+        others = data.draw(st.lists(st.integers(1, 9), min_size=len(weights), max_size=len(weights)))
+        changes.append((sample, tuple(float(weight) for weight in others)))
+    sources = mixture(*weights).sources
+    mixed, plain = Mixture(sources, tuple(weights), tuple(changes)), mixture(*weights)
+    counts: Counter[int] = Counter()
+    for number in range(200):
+        source, index = mixed.locate(number)
+        assert index == counts[source]
+        counts[source] += 1
+        if number < changes[0][0]:
+            assert (source, index) == plain.locate(number)
+    last, proportions = changes[-1]
+    dealt = Counter(mixed.locate(number)[0] for number in range(last, last + 1000))
+    for source, weight in enumerate(proportions):
+        assert abs(dealt[source] - 1000 * weight / sum(proportions)) <= len(weights)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (((5, (1.0,)),), "1 weights for 2 paths"),
+        (((5, (1.0, 0.0)),), "positive"),
+        (((0, (1.0, 2.0)),), "at least 1"),
+        (((5, (1.0, 2.0)), (5, (2.0, 2.0))), "each above"),
+    ],
+)
+def test_a_change_that_means_nothing_is_refused(changes: tuple[tuple[int, tuple[float, ...]], ...], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Mixture(mixture(1, 1).sources, (1.0, 1.0), changes)

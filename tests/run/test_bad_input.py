@@ -26,7 +26,7 @@ LAYOUT_ERRORS = [
 OTHER_ERRORS = [
     (["--config.data.kind=tokens"], ["data.paths"]),
     (["--config.data.kind=tokens", "--config.data.paths=/nowhere/data"], ["/nowhere/data"]),
-    (["--config.initial_weights=/nowhere"], ["/nowhere", "no whole checkpoint"]),
+    (["--config.init=/nowhere"], ["/nowhere", "no whole checkpoint"]),
     (["--config.stepz=3"], ["config.stepz", "'config.steps'"]),
     (["--steps=3"], ["'--config.steps=3'"]),
     (["--config=/nowhere.py"], ["twice"]),
@@ -78,7 +78,7 @@ def test_help_is_text_about_every_key(capsys: pytest.CaptureFixture[str]) -> Non
     assert "python -m meshtrain.train --config configs/runs/quickstart.py" in out
     assert re.search(r"config\.optimizer\.learning_rate +float +0\.0003", out)
     assert re.search(r"config\.model\.num_layers +int +\(must be given\)", out)
-    assert "5 stopped by SIGTERM" in out
+    assert "5    stopped by a signal, and saved" in out
 
 
 def test_importing_the_door_loads_nothing_heavy() -> None:

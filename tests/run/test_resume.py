@@ -1,5 +1,6 @@
 """A run that is taken up again is the unbroken run, or it is refused with what differs (cases K1, K4, K5)."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def test_learning_rates_follow_the_formula_through_resumes(tmp_path: Path, here:
 def test_weights_of_another_run_may_start_a_new_one(
     tmp_path: Path, here: list[str], unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = write_run(tmp_path, initial_weights=str(unbroken / "run"))
+    run = write_run(tmp_path, init=str(unbroken / "run"))
     capsys.readouterr()
     assert run_here(*run, *here, "--config.steps=1") == 0
     out = capsys.readouterr().out
@@ -113,7 +114,7 @@ def test_weights_of_another_shape_are_listed(
     tmp_path: Path, here: list[str], unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Case K4."""
-    run = write_run(tmp_path, initial_weights=str(unbroken / "run"), model=MODEL | {"num_layers": 3, "tied": True})
+    run = write_run(tmp_path, init=str(unbroken / "run"), model=MODEL | {"num_layers": 3, "tied": True})
     assert run_here(*run, *here) == 2
     message = capsys.readouterr().err
     assert "does not fit this model" in message
@@ -178,3 +179,27 @@ def test_the_same_data_may_move_and_other_data_is_refused(
         assert run_here(*run, *here, "--config.steps=3", paths) == code
     assert "data.contents: [" in capsys.readouterr().err
     assert sorted(records(tmp_path)) == [1, 2, 3]
+
+
+def test_a_mixture_changes_from_now_on_and_the_decision_is_kept(
+    tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies behind may not be changed; what lies ahead is as if it had been so from the start."""
+    data = prepare_bytes(tmp_path / "a") | {"weights": [1, 1]}
+    data["paths"] += prepare_bytes(tmp_path / "b", words="means")["paths"]
+    model = MODEL | {"vocab": 257}
+    run = write_run(tmp_path, data=data, model=model)
+    assert run_here(*run, *here, "--config.steps=3") == 0
+    before = records(tmp_path)
+    assert run_here(*run, *here, "--config.steps=6", "--config.data.changes=[(16, (1, 3))]") == 2
+    assert "data.changes: [] -> [[16, [1.0, 3.0]]]" in capsys.readouterr().err
+    change = "--config.data.changes=[(24, (1, 3))]"
+    assert run_here(*run, *here, "--config.steps=6", change) == 0
+    assert run_here(*run, *here, "--config.steps=8") == 2  # it is part of the run now
+    assert run_here(*run, *here, "--config.steps=8", change) == 0
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert [(each["rows"], each["data.changes"]) for each in stored["decisions"]] == [(24, [[], [[24, [1.0, 3.0]]]])]
+    assert {step: record for step, record in records(tmp_path).items() if step <= 3} == before
+    whole = write_run(tmp_path / "whole", data=data, model=model)
+    assert run_here(*whole, *here, "--config.steps=8", change) == 0
+    assert numbers(tmp_path) == numbers(tmp_path / "whole")

@@ -38,7 +38,8 @@ class Watchdog:
         self._pulse: Pulse | None = None
         self._verdict: Verdict | None = None
         self._lost: list[str] = []
-        self._suspicious = self._aborting = self._over = False
+        self._suspicious = self._aborting = False
+        self._code: int | None = None  # what this process ends with, once all is done
         self._beats = self._steps = 0
         self._host_seconds = self._data_seconds = 0.0
         self._lock, self._stop, self._looked = threading.Lock(), threading.Event(), threading.Event()
@@ -61,14 +62,20 @@ class Watchdog:
         for work in (self._tell, self._watch):
             threading.Thread(target=work, name="watchdog", daemon=True).start()
 
-    def close(self) -> None:
-        """The end, with all done. Others are told; where there are any, this process is watched until it is gone."""
+    def done(self, code: int) -> int:
+        """All is done, here and on the other processes, and `code` is how this one ends; returns it.
+
+        Whatever happens from now on (the others are going, and may take the runtime's service away) changes nothing.
+        """
         self.phases.enter(END)
-        self._over = True
+        self._code = code
         if self._signs is not None:
             self._signs.write(self._beat())
-        if self._me.count == 1:
-            self._stop.set()
+        return code
+
+    def close(self) -> None:
+        """Nothing is watched any more."""
+        self._stop.set()
 
     def watch_saves(self, began: Callable[[], float | None]) -> None:
         """began: since when (time.monotonic) a save is being written, or None."""
@@ -100,6 +107,8 @@ class Watchdog:
         self._end(Verdict(Exit.FAULT, f"{type(error).__name__}: {reason}", self._me.index), stacks=False)
 
     def _hear_abort(self) -> None:
+        if self._code is not None:
+            os._exit(self._code)
         self._aborting = self._suspicious = True
 
     def _beat(self) -> Beat:
@@ -108,7 +117,8 @@ class Watchdog:
             return Beat(
                 process=self._me.index, beat=self._beats, step=self._step, phase=self.phases.name,
                 seconds=time.monotonic() - self.phases.begun, host=self._me.host, machine=machine(), pid=os.getpid(),
-                steps=self._steps, host_seconds=self._host_seconds, data_seconds=self._data_seconds, over=self._over,
+                steps=self._steps, host_seconds=self._host_seconds, data_seconds=self._data_seconds,
+                over=self._code is not None,
             )  # fmt: skip
 
     def _tell(self) -> None:

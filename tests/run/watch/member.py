@@ -43,8 +43,7 @@ def main(folder: Path, index: int, count: int, behaviour: str) -> int:
         print(f"error: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
     watch.phases.enter(END)
-    watch.close()
-    return 0
+    return watch.done(0)
 
 
 def meet(folder: Path, index: int, count: int, step: int) -> None:

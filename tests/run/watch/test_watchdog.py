@@ -82,7 +82,7 @@ def test_the_process_that_the_others_wait_for_is_named_by_all(members: Members) 
     for index, output in enumerate(members.outputs):
         assert "behind: process 2" in output or "step 9, data wait for" in output, output
         assert f"stacks of process {index}" in output
-    assert len(set(output.rpartition("error: ")[2] for output in members.outputs)) == 1
+    assert len({output.rpartition("error: ")[2] for output in members.outputs}) == 1
 
 
 @pytest.mark.parametrize("members", [("works", "is killed"), ("is killed", "works")], indirect=True, ids=str)
