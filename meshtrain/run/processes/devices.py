@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from meshtrain.errors import InputError
 from meshtrain.run.processes import table
@@ -11,8 +13,11 @@ from meshtrain.run.processes.environment import ThisProcess
 from meshtrain.run.processes.peers import Peers
 
 
-def check_devices(peers: Peers, cpu_is_chosen: bool, say: Callable[[str], None]) -> None:
-    """Says which devices each process has; InputError, on all of them, where one has not what was to be expected."""
+def check_devices(peers: Peers, cpu_is_chosen: bool, say: Callable[[str], None]) -> list[str]:
+    """Says which devices each process has; InputError, on all of them, where one has not what was to be expected.
+
+    Returns the host of each process.
+    """
     me, found = peers.me, jax.local_devices()
     expected = me.gpus
 
@@ -23,7 +28,7 @@ def check_devices(peers: Peers, cpu_is_chosen: bool, say: Callable[[str], None])
 
     peers.agree("devices", check)
     if me.count == 1:
-        return
+        return [me.host]
     card = {"host": me.host, "devices": len(found), "kind": found[0].device_kind}
     cards = peers.gather("devices", card)
     say(table.processes_table(cards))
@@ -32,6 +37,16 @@ def check_devices(peers: Peers, cpu_is_chosen: bool, say: Callable[[str], None])
         say(f"warning: {warning}")
     if len({card["devices"] for card in cards}) > 1:
         raise InputError(_unequal(cards))
+    return [card["host"] for card in cards]
+
+
+def axes_by_host(mesh: Mesh, hosts: Sequence[str]) -> str:
+    """Which mesh axes connect devices of one host only, and which cross hosts, as one line. hosts: by process."""
+    host = np.vectorize(lambda device: hosts[device.process_index], otypes=[object])(mesh.devices)
+    crossing = [axis for dim, axis in enumerate(mesh.axis_names) if (host != np.take(host, [0], axis=dim)).any()]
+    inside = [f"{axis}={mesh.shape[axis]}" for axis in mesh.axis_names if axis not in crossing]
+    across = [f"{axis}={mesh.shape[axis]}" for axis in crossing]
+    return f"mesh axes inside a host: {', '.join(inside) or 'none'}; across hosts: {', '.join(across) or 'none'}"
 
 
 def _other_gpus(process: ThisProcess, expected: int, found: int) -> str:
