@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtrain.errors import InputError
+from meshtrain.run.cluster_file import read_cluster
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.flags import TEXT
 from meshtrain.run.processes import ThisProcess, recognise, table
@@ -51,7 +52,8 @@ def make_room(num_devices: int) -> None:
 def set_up(request: Request, say: Callable[[str], None]) -> int:
     """Configures JAX for this run and returns how many devices it has. Call it before anything touches a device."""
     given = os.environ.get("XLA_FLAGS", "").split()
-    os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in CPU_FLAGS if flag not in given), *given])
+    added = [*CPU_FLAGS, *_cluster_flags(request, say)]
+    os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in added if flag not in given), *given])
     import jax
 
     _use_cache(request.config, say)
@@ -72,6 +74,18 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
             ) from None
         return wanted
     return len(jax.devices())
+
+
+def _cluster_flags(request: Request, say: Callable[[str], None]) -> tuple[str, ...]:
+    """What the compiler is told on the GPUs of the run's cluster. What XLA_FLAGS holds already stands behind it and wins."""
+    path = request.config.cluster
+    if path is None:
+        return ()
+    flags = read_cluster(path, "config.cluster").xla_flags
+    if not has_gpu() or chose_cpu(request):
+        return ()
+    say(f"XLA flags of {path}: {' '.join(flags) or 'none'}")
+    return flags
 
 
 def describe_devices(num_devices: int) -> str:
