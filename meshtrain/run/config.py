@@ -76,7 +76,7 @@ class RunConfig:
     compilation_cache: str | None = None
     # FLOP/s of one device in the compute dtype, for the utilisation; None: from the kind of GPU.
     peak_flops: float | None = None
-    # The file of the cluster, whose flags a run on GPUs gives to the compiler: configs/clusters/h100_roce.py, for example.
+    # The cluster's file, whose flags a run on GPUs gives to the compiler, for example configs/clusters/h100_roce.py.
     cluster: str | None = None
 
     def __post_init__(self) -> None:

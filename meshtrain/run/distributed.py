@@ -77,7 +77,7 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
 
 
 def _cluster_flags(request: Request, say: Callable[[str], None]) -> tuple[str, ...]:
-    """What the compiler is told on the GPUs of the run's cluster. What XLA_FLAGS holds already stands behind it and wins."""
+    """What the compiler is told on the GPUs of the run's cluster; what XLA_FLAGS holds stands behind it and wins."""
     path = request.config.cluster
     if path is None:
         return ()
