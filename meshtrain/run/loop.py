@@ -40,7 +40,7 @@ def train(request: Request) -> int:
     progress = Progress(request.config.steps, request.config.log_every, quiet=not request.process.is_first)
     for warning in request.warnings:
         progress.say(f"warning: {warning}")
-    watch = Watchdog(request.config.watch, request.process)
+    watch = Watchdog(request.config.watch, request.process, progress.say)
     with contextlib.closing(watch), StopRequest() as stop, contextlib.ExitStack() as cleanup:
         cleanup.callback(progress.close)
         try:

@@ -20,6 +20,7 @@ class WatchConfig:
     A step, a wait for data, a batch of an evaluation or a save that takes longer than `floor` and than `factor` times
     the usual is a hang. start: for what has no usual time: the start, compilation, the first of each kind, the end.
     lost: a process that gives no sign of life for that long is lost. enabled=False: a run may stand still for ever.
+    report: how often the slowest process is named.
     """
 
     enabled: bool = True
@@ -27,9 +28,10 @@ class WatchConfig:
     factor: float = 10.0
     start: float = 3600.0
     lost: float = 60.0
+    report: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("floor", "factor", "start", "lost"):
+        for name in ("floor", "factor", "start", "lost", "report"):
             if not getattr(self, name) > 0:
                 raise InputError(f"watch.{name}: {getattr(self, name)} must be positive; watch.{name}=60 would work.")
 

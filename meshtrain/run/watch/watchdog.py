@@ -21,6 +21,7 @@ from meshtrain.run.watch.abort import on_abort
 from meshtrain.run.watch.budget import END, START, STEP, Budgets, WatchConfig
 from meshtrain.run.watch.heartbeat import Beat, Pulse, Signs, Verdict, machine
 from meshtrain.run.watch.phases import Phases
+from meshtrain.run.watch.stragglers import Stragglers
 
 BEHIND = "save in the background"
 
@@ -28,8 +29,8 @@ BEHIND = "save in the background"
 class Watchdog:
     """Of one process. `phases`: what its main thread is doing."""
 
-    def __init__(self, config: WatchConfig, me: ThisProcess) -> None:
-        self._config, self._me = config, me
+    def __init__(self, config: WatchConfig, me: ThisProcess, say: Callable[[str], None] = print) -> None:
+        self._config, self._me, self._say = config, me, say
         self.phases = Phases(START, Budgets(config))
         self._step = 0
         self._saving: Callable[[], float | None] = lambda: None  # since when a save goes on in the background
@@ -125,13 +126,16 @@ class Watchdog:
         """The thread of the files: tells where this process is, and reads what the others tell."""
         assert self._signs is not None
         assert self._pulse is not None
-        interval = self._config.interval
+        interval, stragglers = self._config.interval, Stragglers(self._config.report)
         while not self._stop.wait(interval):
-            self._signs.write(self._beat())
+            mine = self._beat()
+            self._signs.write(mine)
             if self._verdict is None:
                 self._verdict = self._signs.verdict()
             if self._me.count > 1:
                 self._lost = self._pulse.look(self._me.is_first or self._suspicious, interval)
+            if self._me.is_first and (slow := stragglers.look([mine, *self._pulse.last.values()])) is not None:
+                self._say(slow)
             if (reason := self._each_round()) is not None:
                 self._verdict = self._signs.publish(Verdict(Exit.PREEMPTED, reason, self._me.index))
             self._looked.set()
