@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from meshtrain.parallel.experts import grouped
-from meshtrain.parallel.experts.geometry import Geometry
+from meshtrain.parallel.experts.geometry import Geometry, only
 
 
 class Hop(NamedTuple):
@@ -79,7 +79,7 @@ class Dropless:
     def bring(self, routes: Routes, rows: jax.Array) -> jax.Array:
         """[pairs, ..] from rows as `send` gives them: back where they came from; 0 for pairs that went nowhere."""
         total = routes.sizes.sum()
-        rows = jnp.where(_column(jnp.arange(rows.shape[0]) < total, rows), rows, 0)
+        rows = only(jnp.arange(rows.shape[0]) < total, rows)  # (a GPU's products leave anything behind the last row)
         rows = rows[jnp.argsort(routes.order)]
         for number, axis in reversed(list(enumerate(self.axes, 1))):
             hop = routes.hops[number - 1]
@@ -111,12 +111,12 @@ class Dropless:
         most = self.num_rows(hop) // self.geometry.sizes[axis]  # rows from one device to another, at most
         place = jnp.arange(most)
         at = jnp.minimum(start[:, None] + place, x.shape[0] - 1)
-        blocks = jnp.where(_column(place < sent[:, None], x, 2), x[at], 0)
+        blocks = only(place < sent[:, None], x[at])
         blocks = lax.all_to_all(blocks, axis, 0, 0, tiled=True)
         ends, rows = jnp.cumsum(received), jnp.arange(num_rows)
         source = jnp.minimum(jnp.searchsorted(ends, rows, side="right"), len(ends) - 1)
         place = jnp.clip(rows - (ends - received)[source], 0, most - 1)
-        return jnp.where(_column(rows < ends[-1], x), blocks[source, place], 0)
+        return only(rows < ends[-1], blocks[source, place])
 
 
 def _sort(key_R: jax.Array, order_E: np.ndarray) -> tuple[jax.Array, jax.Array]:
@@ -126,8 +126,3 @@ def _sort(key_R: jax.Array, order_E: np.ndarray) -> tuple[jax.Array, jax.Array]:
     order = jnp.argsort(place_R, stable=True)
     edges = jnp.searchsorted(place_R[order], jnp.arange(len(order_E) + 1))
     return order, (edges[1:] - edges[:-1])[place_E[:-1]].astype(jnp.int32)
-
-
-def _column(mask: jax.Array, like: jax.Array, dims: int = 1) -> jax.Array:
-    """The mask with dims of 1 behind it, to choose among arrays with the trailing dims of `like`."""
-    return mask.reshape(*mask.shape[:dims], *[1] * (like.ndim - 1))

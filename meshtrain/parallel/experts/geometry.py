@@ -64,3 +64,8 @@ class Geometry:
         for axis in self.axes.shared:
             keep_P = keep_P & (jnp.asarray(self.coordinates[axis])[expert_P] == jax.lax.axis_index(axis))
         return keep_P
+
+
+def only(mask: jax.Array, x: jax.Array) -> jax.Array:
+    """x where the mask of its leading dims is true, 0 elsewhere."""
+    return jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim)), x, 0)

@@ -4,13 +4,14 @@ Which pairs are dropped is decided before (place.py). One plain all-to-all for e
 batched products: nothing depends on the routing but what is in the slots.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from meshtrain.parallel.experts.geometry import Geometry
+from meshtrain.parallel.experts.geometry import Geometry, only
 
 
 class Filled(NamedTuple):
@@ -45,7 +46,7 @@ class Slots:
 
     def send(self, filled: Filled, x: jax.Array, per: int) -> jax.Array:
         """[experts of this device x slots of all, ..] from x [tokens, ..] (per = top_k) or [pairs, ..] (per = 1)."""
-        rows = jnp.where(_column(filled.pair >= 0, x), x[jnp.maximum(filled.pair, 0) // per], 0)
+        rows = only(filled.pair >= 0, x[jnp.maximum(filled.pair, 0) // per])
         rows = rows.reshape(*self.shape, self.geometry.local, self.slots, *x.shape[1:])
         for dimension, axis in reversed(list(enumerate(self.geometry.axes.exchanged))):
             rows = lax.all_to_all(rows, axis, dimension, dimension, tiled=True)
@@ -59,24 +60,26 @@ class Slots:
         for dimension, axis in enumerate(self.geometry.axes.exchanged):
             back = lax.all_to_all(back, axis, dimension, dimension, tiled=True)
         back = back.reshape(-1, *rows.shape[1:])
-        return jnp.where(_column(filled.slot >= 0, rows), back[jnp.maximum(filled.slot, 0)], 0)
+        return only(filled.slot >= 0, back[jnp.maximum(filled.slot, 0)])
 
     def times(self, filled: Filled, x: jax.Array, w_EAB: jax.Array) -> jax.Array:
         """Each row times the matrix of its expert."""
-        return jnp.einsum("era,eab->erb", self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
+        return self._each(lambda x, w: x @ w, self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
 
     def times_transposed(self, filled: Filled, x: jax.Array, w_EAB: jax.Array) -> jax.Array:
         """Each row times the transposed matrix of its expert."""
-        return jnp.einsum("erb,eab->era", self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
+        return self._each(lambda x, w: x @ w.T, self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
 
     def outer(self, filled: Filled, x: jax.Array, y: jax.Array) -> jax.Array:
         """The gradients of the matrices [E, A, B], float32."""
-        x, y = self._by_expert(x), self._by_expert(y)
-        return jnp.einsum("era,erb->eab", x, y, preferred_element_type=jnp.float32)
+        product = lambda x, y: jnp.matmul(x.T, y, preferred_element_type=jnp.float32)  # noqa: E731
+        return self._each(product, self._by_expert(x), self._by_expert(y))
+
+    def _each(self, product: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
+        """The product of each expert: one batched product, or on a CPU, where that is slow, one after the other."""
+        if self.geometry.gpu:
+            return jax.vmap(product)(*arrays)
+        return lax.map(lambda of_one: product(*of_one), arrays)
 
     def _by_expert(self, x: jax.Array) -> jax.Array:
         return x.reshape(self.geometry.local, -1, *x.shape[1:])
-
-
-def _column(mask: jax.Array, like: jax.Array) -> jax.Array:
-    return mask.reshape(-1, *[1] * (like.ndim - 1))
