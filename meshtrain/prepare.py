@@ -49,6 +49,11 @@ def _parse(arguments: Sequence[str] | None) -> tuple[PrepareConfig, bool]:
         "--text-key", default="text", metavar="KEY", help="where JSON lines and Parquet hold the text (%(default)s)"
     )
     parser.add_argument(
+        "--chat-key", default="", metavar="KEY",
+        help="JSON lines are chats: where they hold the messages, which go through the tokenizer's chat template; only"
+        " the assistant's answers are learned",
+    )  # fmt: skip
+    parser.add_argument(
         "--held-out", type=float, default=PrepareConfig.held_out, metavar="SHARE|NUMBER",
         help="documents kept apart for evaluation: below 1 their share, from 1 on their number (%(default)s)",
     )  # fmt: skip

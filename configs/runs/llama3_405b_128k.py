@@ -5,7 +5,7 @@
 
 Needs 16,384 GPUs of 80 GB in nodes of 8 (The Llama 3 Herd of Models (2024), table 4 and section 3.4.2, which gives
 the length and about 8e11 tokens, but no learning rate: this one is the final rate of the run before). Begin with its
-weights: --config.initial_weights=runs/llama3_405b.
+weights: --config.init=runs/llama3_405b.
 """
 
 from ml_collections import ConfigDict

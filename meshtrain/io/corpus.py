@@ -15,11 +15,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from meshtrain.errors import InputError, nearest
+from meshtrain.io.chat import ChatTemplate, Span, chat_of
 
 STDLIB = "python-stdlib"  # the input that every machine has: the standard library's own sources
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -27,38 +28,54 @@ _PARQUET_ROWS = 1024  # rows of a Parquet file in memory at once
 
 
 class Document(NamedTuple):
-    """One document; `hash` is 64 bits of its content."""
+    """One document; `hash` is 64 bits of its content. answers: of a chat, the spans of its text that are learned."""
 
     text: str
     num_bytes: int
     hash: int
+    answers: tuple[Span, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The files of a corpus; in JSON lines and Parquet the text stands under `text_key`."""
+    """The files of a corpus; in JSON lines and Parquet the text stands under `text_key`.
+
+    With a `chat` template the files are JSON lines of chats, whose messages stand under `text_key`.
+    """
 
     files: tuple[Path, ...]
     text_key: str = "text"
+    chat: ChatTemplate | None = None
 
     def documents(self) -> Iterator[Document]:
         """Every document that is not empty, in order. InputError with file and place where one cannot be read."""
         for path in self.files:
-            kind = _kind(path)
-            read = {"parquet": _read_parquet, "jsonl": _read_jsonl}.get(kind, _read_text)
             try:
-                for where, text in read(path, self.text_key):
+                for where, text, answers in self._read(path):
                     try:
                         data = text.encode()
                     except UnicodeEncodeError as error:
                         raise InputError(f"{where}: not text: {error.reason} at character {error.start}.") from None
                     if data:
                         digest = hashlib.blake2b(data, digest_size=8).digest()
-                        yield Document(text, len(data), int.from_bytes(digest, "little"))
+                        yield Document(text, len(data), int.from_bytes(digest, "little"), answers)
             except OSError as error:
                 raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
             except (EOFError, zlib.error) as error:
                 raise InputError(f"{path}: damaged gzip file: {error}") from None
+
+    def _read(self, path: Path) -> Iterator[tuple[str, str, tuple[Span, ...] | None]]:
+        """(where it stands, text, answers) of each document of a file."""
+        kind = _kind(path)
+        if self.chat is not None:
+            if kind != "jsonl":
+                raise InputError(f"{path}: chats are read from JSON lines (.jsonl, also .gz), one chat a line.")
+            for where, record in _records(path, self.text_key):
+                yield where, *self.chat.document(chat_of(record, self.text_key, where), where)
+            return
+        read = {"parquet": _read_parquet, "jsonl": _read_jsonl}.get(kind, _read_text)
+        for where, text in read(path, self.text_key):
+            yield where, text, None
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class Survey:
         return hashlib.sha256(self.hashes.astype("<u8").tobytes()).hexdigest()
 
 
-def find_files(patterns: tuple[str, ...], text_key: str = "text") -> Corpus:
+def find_files(patterns: tuple[str, ...], text_key: str = "text", chat: ChatTemplate | None = None) -> Corpus:
     """The corpus behind file names, glob patterns (`**` goes into folders) and `python-stdlib`.
 
     Files come in the order of the patterns, sorted within each, each once. InputError where a pattern finds no file.
@@ -93,7 +110,7 @@ def find_files(patterns: tuple[str, ...], text_key: str = "text") -> Corpus:
             found.setdefault(os.path.realpath(path), Path(path))
     if not found:
         raise InputError(f"no input given: name files or glob patterns, or {STDLIB!r}.")
-    return Corpus(tuple(found.values()), text_key)
+    return Corpus(tuple(found.values()), text_key, chat)
 
 
 def survey(corpus: Corpus, on_bytes: Callable[[int], object] = lambda num: None) -> Survey:
@@ -153,7 +170,20 @@ def _decoded(data: bytes, where: str) -> str:
 
 
 def _read_jsonl(path: Path, text_key: str) -> Iterator[tuple[str, str]]:
-    """One document a line; blank lines are passed over."""
+    """One document a line."""
+    for where, record in _records(path, text_key):
+        if text_key not in record:
+            raise InputError(
+                f"{where}: no key {text_key!r} (keys: {', '.join(record) or 'none'}).{nearest(text_key, record)}"
+                " --text-key names the one that holds the text."
+            )
+        if not isinstance(record[text_key], str):
+            raise InputError(f"{where}: {text_key!r} holds {type(record[text_key]).__name__}, not a string.")
+        yield where, record[text_key]
+
+
+def _records(path: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it stands, object) of each line; blank lines are passed over. `key`: what is looked for, for errors."""
     with _open(path) as file:
         for number, line in enumerate(file, start=1):
             where = f"{path}:{number}"
@@ -165,15 +195,8 @@ def _read_jsonl(path: Path, text_key: str) -> Iterator[tuple[str, str]]:
             except ValueError as error:
                 raise InputError(f"{where}: not JSON: {error}") from None
             if not isinstance(record, dict):
-                raise InputError(f"{where}: a JSON {type(record).__name__}, where an object with {text_key!r} belongs.")
-            if text_key not in record:
-                raise InputError(
-                    f"{where}: no key {text_key!r} (keys: {', '.join(record) or 'none'}).{nearest(text_key, record)}"
-                    " --text-key names the one that holds the text."
-                )
-            if not isinstance(record[text_key], str):
-                raise InputError(f"{where}: {text_key!r} holds {type(record[text_key]).__name__}, not a string.")
-            yield where, record[text_key]
+                raise InputError(f"{where}: a JSON {type(record).__name__}, where an object with {key!r} belongs.")
+            yield where, record
 
 
 def _read_parquet(path: Path, text_key: str) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from meshtrain.errors import InputError
 from meshtrain.io.bar import byte_bar
+from meshtrain.io.chat import ChatTemplate, load_template
 from meshtrain.io.config import PrepareConfig
 from meshtrain.io.corpus import Corpus, Document, Survey, find_files, survey
 from meshtrain.io.permutation import mix
@@ -51,7 +52,8 @@ def prepare(config: PrepareConfig, progress: bool = True) -> Prepared:
     anything else is never touched.
     """
     output = Path(config.output).expanduser().absolute()
-    corpus = find_files(config.input, config.text_key)
+    chat = load_template(config.tokenizer) if config.chat_key else None
+    corpus = find_files(config.input, config.chat_key or config.text_key, chat)
     size = trained_size(config.tokenizer)
     tokenizer = None if size else load_tokenizer(config.tokenizer, config.end_token)
     with errors_named(output):
@@ -60,10 +62,10 @@ def prepare(config: PrepareConfig, progress: bool = True) -> Prepared:
         if not there:
             refuse_existing(output)
     if there:
-        _compare(_job(config, tokenizer), read_prepared(output), output)
+        _compare(_job(config, tokenizer, chat), read_prepared(output), output)
     with byte_bar("reading", None, progress) as advance:
         found = survey(corpus, advance)
-    job = _job(config, tokenizer) | {"corpus_sha256": found.sha256}
+    job = _job(config, tokenizer, chat) | {"corpus_sha256": found.sha256}
     if there:
         _compare(job, manifest := read_prepared(output), output)
         return Prepared(output, False, manifest["sets"], manifest["tokenizer"]["vocab_size"])
@@ -82,6 +84,7 @@ def prepare(config: PrepareConfig, progress: bool = True) -> Prepared:
             vocab_size=tokenizer.vocab_size,
             end_id=tokenizer.end_id,
             shard_tokens=config.shard_tokens,
+            with_mask=chat is not None,
         )
         sets = _encode(folder, corpus, found, threshold, tokenizer, new_set, progress)
         manifest = {
@@ -122,18 +125,23 @@ def _options(config: PrepareConfig) -> dict[str, Any]:
         "held_out": float(config.held_out),
         "end_token": config.end_token,
         "shard_tokens": config.shard_tokens,
-    }
+    } | ({"chat_key": config.chat_key} if config.chat_key else {})
 
 
-def _job(config: PrepareConfig, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _job(config: PrepareConfig, tokenizer: Tokenizer | None, chat: ChatTemplate | None) -> dict[str, Any]:
     """What two jobs must share to make equal folders; the documents' hash is added after the survey."""
-    return _options(config) | ({} if tokenizer is None else {"tokenizer_sha256": tokenizer.sha256})
+    job = _options(config) | ({} if tokenizer is None else {"tokenizer_sha256": tokenizer.sha256})
+    return job | ({} if chat is None else {"chat_template_sha256": chat.sha256})
 
 
 def _compare(job: dict[str, Any], manifest: dict[str, Any], output: Path) -> None:
     """InputError, with the differences, unless the folder was made by a job that agrees with `job`."""
     made = manifest["job"]
-    names = {"corpus_sha256": "other documents", "tokenizer_sha256": "another tokenizer file"}
+    names = {
+        "corpus_sha256": "other documents",
+        "tokenizer_sha256": "another tokenizer file",
+        "chat_template_sha256": "another chat template",
+    }
     different = [
         names.get(key, f"{key} {made.get(key)!r} there, {value!r} asked for")
         for key, value in job.items()
@@ -210,8 +218,8 @@ def _encode(
         advance = stack.enter_context(byte_bar("encoding", found.num_bytes, progress))
         seen = hashlib.sha256()
         for batch in _batches(corpus.documents()):
-            for document, ids in zip(batch, tokenizer.encode([document.text for document in batch]), strict=True):
-                writers["train" if document.hash > threshold else "held_out"].add(ids, document.num_bytes)
+            for document, (ids, mask) in zip(batch, _ids(batch, tokenizer), strict=True):
+                writers["train" if document.hash > threshold else "held_out"].add(ids, document.num_bytes, mask)
                 seen.update(document.hash.to_bytes(8, "little"))
                 advance(document.num_bytes)
         if seen.hexdigest() != found.sha256:
@@ -222,6 +230,14 @@ def _encode(
         | {"num_shards": len(manifest["shards"]), "manifest_sha256": sha256_of(folder / name / MANIFEST)}
         for name, manifest in manifests.items()
     }
+
+
+def _ids(batch: list[Document], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray | None]]:
+    """The ids of each document without the end id that the writer adds, and which of them count (None: all)."""
+    if batch[0].answers is None:
+        ids = tokenizer.encode([document.text for document in batch])
+        return [(tokenizer.begun(found), None) for found in ids]
+    return tokenizer.encode_chats([(document.text, document.answers or ()) for document in batch])
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

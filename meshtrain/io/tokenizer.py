@@ -7,7 +7,7 @@ spelled out in the text are encoded as the characters they are: the end-of-docum
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ class Tokenizer:
     text: str
     vocab_size: int
     end_id: int
+    begin_id: int | None = None  # what the tokenizer puts before a text, as the model has seen it
 
     @property
     def sha256(self) -> str:
@@ -47,6 +48,35 @@ class Tokenizer:
         joined = [[next(encoded) for _ in parts] for parts in pieces]
         return [parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in joined]
 
+    def begun(self, ids: np.ndarray) -> np.ndarray:
+        """A document's ids with what the tokenizer puts before it; InputError where the end id stands in it."""
+        if (ids == self.end_id).any():
+            raise InputError(
+                f"{self.name}: the text of a document encodes to the end token, id {self.end_id}, so that no one could"
+                " tell where it ends. Name another end token (--end-token), or one that the tokenizer declares special."
+            )
+        return ids if self.begin_id is None else np.insert(ids, 0, self.begin_id)
+
+    def encode_chats(
+        self, chats: Sequence[tuple[str, Sequence[tuple[int, int]]]]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(ids, mask) of each chat: its text, in which special tokens are what they are, and the spans that count.
+
+        The mask is 1 for a token that begins within a span. An end token at the end is left to the writer to add.
+        """
+        found = []
+        encodings = self._special_backend.encode_batch([text for text, _ in chats], add_special_tokens=False)
+        for (_, spans), encoding in zip(chats, encodings, strict=True):
+            ids = np.array(encoding.ids, np.uint32)
+            starts = np.array([start for start, _ in encoding.offsets], np.int64)
+            mask = np.zeros(len(ids), np.uint8)
+            for start, stop in spans:
+                mask[(starts >= start) & (starts < stop)] = 1
+            if len(ids) and ids[-1] == self.end_id:
+                ids, mask = ids[:-1], mask[:-1]
+            found.append((ids, mask))
+        return found
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, special tokens left out."""
         return self._backend.decode([int(i) for i in ids])
@@ -59,6 +89,16 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = True
+        return backend
+
+    @cached_property
+    def _special_backend(self) -> Any:
+        """The backend to which a special token that is spelled out is that token."""
+        from tokenizers import Tokenizer as Backend
+
+        backend = Backend.from_str(self.text)
+        backend.no_truncation()
+        backend.no_padding()
         return backend
 
     def _encode(self, texts: list[str]) -> list[np.ndarray]:
@@ -88,7 +128,8 @@ def load_tokenizer(spec: str, end_token: str = "") -> Tokenizer:
             f" tokenizer.json.{nearest(spec, ['byte', 'train:4096'])}"
         ) from None
     try:
-        vocabulary = Backend.from_str(text).get_vocab(with_added_tokens=True)
+        backend = Backend.from_str(text)
+        vocabulary = backend.get_vocab(with_added_tokens=True)
     except Exception as error:  # the library raises plain Exception
         raise InputError(f"--tokenizer {spec}: not a tokenizer.json that can be loaded: {error}") from None
     end = end_token or _declared_end(path) or next((name for name in _KNOWN_ENDS if name in vocabulary), "")
@@ -98,7 +139,7 @@ def load_tokenizer(spec: str, end_token: str = "") -> Tokenizer:
             f"--tokenizer {spec}: no end-of-document token: {named}. Name one with --end-token."
             f"{nearest(end, vocabulary)}"
         )
-    return Tokenizer(str(path), text, max(vocabulary.values()) + 1, vocabulary[end])
+    return Tokenizer(str(path), text, max(vocabulary.values()) + 1, vocabulary[end], _begin(backend))
 
 
 def trained_size(spec: str) -> int | None:
@@ -145,6 +186,13 @@ def _byte_tokenizer() -> Tokenizer:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(END_TOKEN, special=True, normalized=False)])
     return Tokenizer("byte", backend.to_str(pretty=True), 257, 256)
+
+
+def _begin(backend: Any) -> int | None:
+    """The one id that a tokenizer puts before a text, or None: what ends a text is not its business here."""
+    plain, whole = (backend.encode("a", add_special_tokens=special).ids for special in (False, True))
+    before = whole[: next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)]
+    return int(before[0]) if len(before) == 1 else None
 
 
 def _declared_end(path: Path) -> str:

@@ -16,7 +16,7 @@ from meshtrain.errors import InputError
 from meshtrain.io.checkpoint import CheckpointConfig
 from meshtrain.io.config import DataConfig
 from meshtrain.model.config import ModelConfig
-from meshtrain.run import config_file, schema
+from meshtrain.run import config_file, origin, schema
 from meshtrain.run.arguments import Arguments
 from meshtrain.run.processes import ThisProcess
 from meshtrain.run.watch.budget import WatchConfig
@@ -25,7 +25,7 @@ from meshtrain.step.precision import Precision
 
 # What changes numbers: these sections and keys, less the dotted keys of NOT_MATHEMATICS. A key that is added to one of
 # these sections changes numbers until it is declared not to.
-MATHEMATICS = ("model", "data", "optimizer", "precision", "seed", "global_batch", "z_loss", "initial_weights")
+MATHEMATICS = ("model", "data", "optimizer", "precision", "seed", "global_batch", "z_loss", "init")
 # Where the data lies and how it is made may change: what counts is its content, which `contents` adds.
 NOT_MATHEMATICS = ("data.paths", "data.prepare", "data.verify")
 
@@ -46,8 +46,9 @@ class RunConfig:
     global_batch: int
     # Weight of the squared log-sum-exp of the logits in the loss; 0: none.
     z_loss: float = 0.0
-    # A run or checkpoint whose weights the first start takes; everything else starts anew.
-    initial_weights: str | None = None
+    # A Hugging Face folder, or a run or checkpoint, whose weights the first start takes; everything else starts anew.
+    # What `model` leaves out is taken from there.
+    init: str | None = None
 
     # Steps of the whole run, all its starts together.
     steps: int
@@ -128,7 +129,8 @@ def load(arguments: Arguments) -> Request:
         raise InputError("--config: name a run's file, for example --config configs/runs/quickstart.py.")
     file = config_file.read(arguments.config, "--config")
     values = config_file.override(file.values, arguments.overrides["config"], "config")
-    config = schema.build(RunConfig, values, "config")
+    config = schema.build(RunConfig, origin.complete(values), "config")
+    origin.check(config.init, config.model)
     if arguments.layout is not None:
         layout = config_file.read(arguments.layout, "--layout")
     else:

@@ -3,6 +3,7 @@
 With several processes `processes.join` comes first: their devices are then counted together.
 """
 
+import contextlib
 import glob
 import hashlib
 import importlib.util
@@ -74,6 +75,21 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
             ) from None
         return wanted
     return len(jax.devices())
+
+
+def make_devices(layout: Mapping[str, Any]) -> int:
+    """How many devices a program without a run has for a layout: on CPUs it makes as few as fill the mesh."""
+    import jax
+
+    if has_gpu():
+        return len(jax.devices())
+    mesh = layout.get("mesh")
+    sizes = mesh.values() if isinstance(mesh, Mapping) else []
+    wanted = math.prod(size for size in sizes if isinstance(size, int) and size > 0)
+    make_room(wanted)
+    with contextlib.suppress(RuntimeError):  # JAX is in use already, with the devices that it has
+        jax.config.update("jax_num_cpu_devices", wanted)
+    return min(wanted, len(jax.devices()))
 
 
 def _cluster_flags(request: Request, say: Callable[[str], None]) -> tuple[str, ...]:

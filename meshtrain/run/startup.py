@@ -9,13 +9,14 @@ from typing import Any
 import jax
 
 from meshtrain.errors import InputError
-from meshtrain.io import checkpoint
+from meshtrain.io import checkpoint, hf
 from meshtrain.io.checkpoint_folder import Saved
 from meshtrain.io.rows import Source, batch_fields
 from meshtrain.io.sources import ensure_prepared, open_held_out, open_train
 from meshtrain.io.together import ALONE, Together
 from meshtrain.io.windows import HeldOutWindows
 from meshtrain.layout import Layout, Placement, place
+from meshtrain.run import origin
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.progress import Progress
 from meshtrain.step import StepConfig, TrainState, initial_state
@@ -27,11 +28,12 @@ PREPARING = 86400  # seconds that the other processes wait while process 0 prepa
 
 @dataclass(frozen=True)
 class Data:
-    """The training rows, the held-out rows by path, and a fingerprint of each training set."""
+    """The training rows, the held-out rows by path, and of each training set a fingerprint and its tokenizer's."""
 
     train: Source
     held_out: dict[str, HeldOutWindows]
     contents: tuple[str, ...]
+    tokenizers: tuple[str, ...]
 
 
 def step_config(config: RunConfig) -> StepConfig:
@@ -69,8 +71,9 @@ def open_data(config: RunConfig, progress: Progress, together: Together = ALONE)
 def _open(config: RunConfig) -> Data:
     train = open_train(config.data, vocab=config.model.vocab, seed=config.seed)
     held_out = open_held_out(config.data, vocab=config.model.vocab)
-    sets = [getattr(source, "tokens", None) for source in getattr(train, "sources", (train,))]
-    return Data(train, held_out, tuple(tokens.fingerprint for tokens in sets if tokens is not None))
+    sets = [source.tokens for source in getattr(train, "sources", (train,)) if hasattr(source, "tokens")]
+    tokenizers = tuple(tokens.tokenizer_sha256 for tokens in sets)
+    return Data(train, held_out, tuple(tokens.fingerprint for tokens in sets), tokenizers)
 
 
 def describe_data(data: Data, config: RunConfig) -> str:
@@ -80,7 +83,10 @@ def describe_data(data: Data, config: RunConfig) -> str:
     if num_rows is not None:
         text += f"; an epoch is {num_rows:,} rows, so that is {read / num_rows:.2f} epochs"
     held_out = sum(windows.num_rows for windows in data.held_out.values())
-    return text + (f"; held out: {held_out:,} rows" if held_out else "; nothing is held out")
+    text += f"; held out: {held_out:,} rows" if held_out else "; nothing is held out"
+    if warning := origin.other_tokenizer(config.init, data.tokenizers):
+        text += f"\nwarning: {warning}"
+    return text
 
 
 def compile_step(config: RunConfig, placement: Placement, progress: Progress) -> Callable[..., Any]:
@@ -107,8 +113,12 @@ def first_state(
                 )
             return state
     params = None
-    if config.initial_weights is not None:
-        source = checkpoint.find(Path(config.initial_weights).expanduser(), progress.say)
+    if config.init is not None and hf.is_folder(config.init):
+        with progress.phase(f"weights from {config.init}"):
+            params = hf.read_params(hf.open_folder(config.init), specs.params, targets.params)
+            params = make_device_order(specs.params, placement)(params)
+    elif config.init is not None:
+        source = checkpoint.find(Path(config.init).expanduser(), progress.say)
         with progress.phase(f"weights of step {source.step} from {source.folder}", announce=False):
             params = checkpoint.restore_params(source, specs.params, targets.params)
             params = make_device_order(specs.params, placement)(params)

@@ -3,10 +3,10 @@
 from meshtrain.io.hf.family import Family
 from meshtrain.io.hf.fields import Always, Both, Field, Group, HeadDim, KeyHeads, Must, Reader, Values
 from meshtrain.io.hf.rope import EveryWindow, Rope, SomeWindow
-from meshtrain.io.hf.table import Line
+from meshtrain.io.hf.table import Line, Share
 from meshtrain.model import ModelConfig
 
-_LAYER = "model.layers.{layers}."
+LAYER = "model.layers.{layers}."
 SILU = Must("hidden_act", ("silu",), "another activation.")
 
 
@@ -31,27 +31,27 @@ EMBEDDING = (
     Line("lm_head.weight", "output/table", "vocab embed"),
 )
 ATTENTION = (
-    Line(_LAYER + "input_layernorm.weight", "layers/attention_norm/scale", "embed"),
-    Line(_LAYER + "self_attn.q_proj.weight", "layers/attention/query", "(heads head_dim) embed"),
-    Line(_LAYER + "self_attn.k_proj.weight", "layers/attention/key", "(kv_heads head_dim) embed"),
-    Line(_LAYER + "self_attn.v_proj.weight", "layers/attention/value", "(kv_heads head_dim) embed"),
-    Line(_LAYER + "self_attn.o_proj.weight", "layers/attention/output", "embed (heads head_dim)"),
-    Line(_LAYER + "self_attn.q_proj.bias", "layers/attention/query_bias", "(heads head_dim)"),
-    Line(_LAYER + "self_attn.k_proj.bias", "layers/attention/key_bias", "(kv_heads head_dim)"),
-    Line(_LAYER + "self_attn.v_proj.bias", "layers/attention/value_bias", "(kv_heads head_dim)"),
-    Line(_LAYER + "self_attn.o_proj.bias", "layers/attention/output_bias", "embed"),
-    Line(_LAYER + "self_attn.q_norm.weight", "layers/attention/query_norm/scale", "head_dim"),
-    Line(_LAYER + "self_attn.k_norm.weight", "layers/attention/key_norm/scale", "head_dim"),
+    Line(LAYER + "input_layernorm.weight", "layers/attention_norm/scale", "embed"),
+    Line(LAYER + "self_attn.q_proj.weight", "layers/attention/query", "(heads head_dim) embed"),
+    Line(LAYER + "self_attn.k_proj.weight", "layers/attention/key", "(kv_heads head_dim) embed"),
+    Line(LAYER + "self_attn.v_proj.weight", "layers/attention/value", "(kv_heads head_dim) embed"),
+    Line(LAYER + "self_attn.o_proj.weight", "layers/attention/output", "embed (heads head_dim)"),
+    Line(LAYER + "self_attn.q_proj.bias", "layers/attention/query_bias", "(heads head_dim)"),
+    Line(LAYER + "self_attn.k_proj.bias", "layers/attention/key_bias", "(kv_heads head_dim)"),
+    Line(LAYER + "self_attn.v_proj.bias", "layers/attention/value_bias", "(kv_heads head_dim)"),
+    Line(LAYER + "self_attn.o_proj.bias", "layers/attention/output_bias", "embed"),
+    Line(LAYER + "self_attn.q_norm.weight", "layers/attention/query_norm/scale", "head_dim"),
+    Line(LAYER + "self_attn.k_norm.weight", "layers/attention/key_norm/scale", "head_dim"),
 )
 MLP = (
-    Line(_LAYER + "mlp.gate_proj.weight", "layers/mlp/gate", "mlp embed"),
-    Line(_LAYER + "mlp.up_proj.weight", "layers/mlp/up", "mlp embed"),
-    Line(_LAYER + "mlp.down_proj.weight", "layers/mlp/down", "embed mlp"),
-    Line(_LAYER + "mlp.gate_proj.bias", "layers/mlp/gate_bias", "mlp"),
-    Line(_LAYER + "mlp.up_proj.bias", "layers/mlp/up_bias", "mlp"),
-    Line(_LAYER + "mlp.down_proj.bias", "layers/mlp/down_bias", "embed"),
+    Line(LAYER + "mlp.gate_proj.weight", "layers/mlp/gate", "mlp embed"),
+    Line(LAYER + "mlp.up_proj.weight", "layers/mlp/up", "mlp embed"),
+    Line(LAYER + "mlp.down_proj.weight", "layers/mlp/down", "embed mlp"),
+    Line(LAYER + "mlp.gate_proj.bias", "layers/mlp/gate_bias", "mlp"),
+    Line(LAYER + "mlp.up_proj.bias", "layers/mlp/up_bias", "mlp"),
+    Line(LAYER + "mlp.down_proj.bias", "layers/mlp/down_bias", "embed"),
 )
-MLP_NORM = Line(_LAYER + "post_attention_layernorm.weight", "layers/mlp_norm/scale", "embed")
+MLP_NORM = Line(LAYER + "post_attention_layernorm.weight", "layers/mlp_norm/scale", "embed")
 
 LLAMA = Family(
     "llama",
@@ -140,14 +140,16 @@ GEMMA2 = Family(
     (
         *EMBEDDING,
         *ATTENTION,
-        Line(_LAYER + "post_attention_layernorm.weight", "layers/attention_post_norm/scale", "embed"),
-        Line(_LAYER + "pre_feedforward_layernorm.weight", "layers/mlp_norm/scale", "embed"),
+        Line(LAYER + "post_attention_layernorm.weight", "layers/attention_post_norm/scale", "embed"),
+        Line(LAYER + "pre_feedforward_layernorm.weight", "layers/mlp_norm/scale", "embed"),
         *MLP,
-        Line(_LAYER + "post_feedforward_layernorm.weight", "layers/mlp_post_norm/scale", "embed"),
+        Line(LAYER + "post_feedforward_layernorm.weight", "layers/mlp_post_norm/scale", "embed"),
     ),
     irrelevant=("hidden_act",),  # of old files; hidden_activation is what counts
 )
 
+# One matrix holds queries, keys and values, one after the other.
+THIRDS = tuple(Share("part", before=lambda _, n=n: n, after=lambda _, n=n: 2 - n) for n in range(3))
 _BLOCK = "transformer.h.{layers}."
 
 
@@ -215,12 +217,12 @@ GPT2 = Family(
         Line("lm_head.weight", "output/table", "vocab embed"),
         Line(_BLOCK + "ln_1.weight", "layers/attention_norm/scale", "embed"),
         Line(_BLOCK + "ln_1.bias", "layers/attention_norm/bias", "embed"),
-        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/query", "embed (part heads head_dim)", (0, 3)),
-        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/key", "embed (part kv_heads head_dim)", (1, 3)),
-        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/value", "embed (part kv_heads head_dim)", (2, 3)),
-        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/query_bias", "(part heads head_dim)", (0, 3)),
-        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/key_bias", "(part kv_heads head_dim)", (1, 3)),
-        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/value_bias", "(part kv_heads head_dim)", (2, 3)),
+        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/query", "embed (part heads head_dim)", THIRDS[0]),
+        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/key", "embed (part kv_heads head_dim)", THIRDS[1]),
+        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/value", "embed (part kv_heads head_dim)", THIRDS[2]),
+        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/query_bias", "(part heads head_dim)", THIRDS[0]),
+        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/key_bias", "(part kv_heads head_dim)", THIRDS[1]),
+        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/value_bias", "(part kv_heads head_dim)", THIRDS[2]),
         Line(_BLOCK + "attn.c_proj.weight", "layers/attention/output", "(heads head_dim) embed"),
         Line(_BLOCK + "attn.c_proj.bias", "layers/attention/output_bias", "embed"),
         Line(_BLOCK + "ln_2.weight", "layers/mlp_norm/scale", "embed"),
@@ -237,5 +239,4 @@ GPT2 = Family(
         "summary_proj_to_labels", "summary_first_dropout",
     ),
 )  # fmt: skip
-
-FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GPT2)}
+DENSE = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GPT2)

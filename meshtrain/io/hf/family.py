@@ -12,7 +12,7 @@ from meshtrain.errors import InputError, nearest
 from meshtrain.io.hf.fields import Group, Reader, Values
 from meshtrain.io.hf.table import Line
 from meshtrain.layout import named_specs
-from meshtrain.model import ModelConfig, describe
+from meshtrain.model import ModelConfig, MoEConfig, describe
 
 # Keys that say nothing about what the model computes: provenance, generation, training of others, other heads.
 IRRELEVANT = frozenset({
@@ -25,6 +25,7 @@ IRRELEVANT = frozenset({
 })  # fmt: skip
 # Fields that only training knows: a folder says nothing of them, or its word is no more than a default.
 TRAINING = ("dropout", "init_std")
+TRAINING_EXPERTS = ("balance_loss", "balance_over", "z_loss", "bias_rate")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ class Family:
 
 def _differs(group: Group, written: Values, wanted: Values, source: str) -> bool:
     try:
-        return group.read(Reader(written, source)) != wanted
+        return {name: _learned(value) for name, value in group.read(Reader(written, source)).items()} != {
+            name: _learned(value) for name, value in wanted.items()
+        }
     except InputError:
         return True
 
@@ -105,4 +108,14 @@ def _meaning(model: ModelConfig, name: str) -> Any:
         return [model.layer_window(layer) for layer in range(model.num_layers)]
     if name == "query_scale":
         return model.attention_scale
-    return getattr(model, name)
+    if name == "mlp" and model.num_moe_layers == model.num_layers:
+        return None  # no layer has such an MLP
+    return _learned(getattr(model, name))
+
+
+def _learned(value: Any) -> Any:
+    """A field's value without what only training knows of its experts."""
+    if not isinstance(value, MoEConfig):
+        return value
+    usual = {field.name: field.default for field in dataclasses.fields(MoEConfig) if field.name in TRAINING_EXPERTS}
+    return dataclasses.replace(value, **usual)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from meshtrain.errors import InputError, nearest
-from meshtrain.io.hf.families import FAMILIES
 from meshtrain.io.hf.family import Family
+from meshtrain.io.hf.known import FAMILIES
 from meshtrain.io.hf.safetensors import DTYPES, Tensor, read_header
-from meshtrain.io.hf.table import Piece, layer_numbers, pieces
+from meshtrain.io.hf.table import Piece, pieces
 from meshtrain.model import ModelConfig
 
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
@@ -49,9 +49,8 @@ class Folder:
         """For each weight's path the tensors that it is made of; InputError unless the folder holds exactly these."""
         tensors = {name: tensor for name, tensor in self.tensors.items() if not name.endswith(self.family.ignored)}
         found: dict[str, list[tuple[Piece, Tensor]]] = {}
-        numbers = layer_numbers(self.model)
         for line, spec in self.family.weights(self.model):
-            found[line.path] = [(piece, self._tensor(piece)) for piece in pieces(line, spec, numbers)]
+            found[line.path] = [(piece, self._tensor(piece)) for piece in pieces(line, spec, self.model)]
         used = {tensor.name for parts in found.values() for _, tensor in parts}
         unused = [tensors[name] for name in tensors if name not in used]
         for tensor in unused:
@@ -90,8 +89,8 @@ class Folder:
             raise InputError(f"{self.path}: tensor {name} is missing in its files.{why}{nearest(name, self.tensors)}")
         if tensor.dtype not in DTYPES:
             raise InputError(
-                f"{tensor.file}: tensor {name} is {tensor.dtype}: quantized or whole numbers cannot be read; convert"
-                f" the folder to one of {', '.join(DTYPES)} first."
+                f"{tensor.file}: tensor {name} is {tensor.dtype}, which cannot be read (weights are float32 here);"
+                f" convert the folder to one of {', '.join(DTYPES)} first."
             )
         if tensor.shape != piece.shape:
             raise InputError(

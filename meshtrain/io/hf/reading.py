@@ -13,7 +13,7 @@ import numpy as np
 from meshtrain.io.bar import byte_bar
 from meshtrain.io.hf.folder import Folder
 from meshtrain.io.hf.safetensors import Tensor
-from meshtrain.io.hf.table import Piece, view
+from meshtrain.io.hf.table import Piece, copy, view
 from meshtrain.layout import ArraySpec, Tree, named_specs
 
 _ALIGNED = 64  # bytes; JAX takes such a buffer as a CPU device's array without a copy
@@ -80,7 +80,8 @@ def read_slice(
             if not inside:
                 break
         else:
-            out[tuple(place)].squeeze(_indexed(piece, spec))[...] = view(tensor.open(), piece, spec)[tuple(wanted)]
+            inside_out = out[tuple(place)].squeeze(_indexed(piece, spec))
+            copy(inside_out, view(tensor.open(), piece, spec)[tuple(wanted)])
     return out
 
 

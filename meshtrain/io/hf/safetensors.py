@@ -19,10 +19,9 @@ from meshtrain.errors import InputError
 
 # The format's names of the dtypes that weights have.
 DTYPES: dict[str, np.dtype] = {
-    "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16),
 }  # fmt: skip
-# And of those that only buffers beside the weights have.
+# And of others, which float32 cannot hold or which only buffers beside the weights have.
 _SIZES = {
     "BOOL": 1,
     "U8": 1,
@@ -33,6 +32,7 @@ _SIZES = {
     "U32": 4,
     "I64": 8,
     "U64": 8,
+    "F64": 8,
     "F8_E4M3": 1,
     "F8_E5M2": 1,
 }

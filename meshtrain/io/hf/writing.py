@@ -17,9 +17,10 @@ from meshtrain.errors import InputError, nearest
 from meshtrain.io.bar import byte_bar
 from meshtrain.io.hf import safetensors
 from meshtrain.io.hf.family import Family
+from meshtrain.io.hf.fields import Values
 from meshtrain.io.hf.folder import CARRIED, CONFIG, INDEX, SINGLE, bare
 from meshtrain.io.hf.safetensors import DTYPES, Tensor
-from meshtrain.io.hf.table import Piece, layer_numbers, pieces, view
+from meshtrain.io.hf.table import Piece, copy, pieces, view
 from meshtrain.io.staging import errors_named, staged
 from meshtrain.io.writer import write_json
 from meshtrain.layout import ArraySpec
@@ -29,6 +30,7 @@ from meshtrain.model import ModelConfig
 NAMES = {"f32": "F32", "bf16": "BF16", "f16": "F16"}
 _LONG = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 IN_CONFIG = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_TOO_LARGE = 65520.0  # from here on float16 rounds to infinity
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Target:
     """How an export is to be. start: the config.json that the run began with; carried: the folder of its other files.
 
     bare: names without the prefix of the model's inner part. other_dtypes: tensor -> dtype, where not `dtype`.
+    made: JSON files of the export that no folder had, by name; what config.json of them says is added to it.
     """
 
     family: Family
@@ -45,6 +48,7 @@ class Target:
     carried: Path | None = None
     bare: bool = False
     other_dtypes: Mapping[str, str] = field(default_factory=dict)
+    made: Mapping[str, Values] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,9 @@ def write_folder(
     """
     values = target.family.config(model, target.start, "the exported config.json")
     values = {key: value for key, value in values.items() if key not in ("dtype", "torch_dtype")}
+    values |= target.made.get(CONFIG, {})
     values["dtype" if "dtype" in (target.start or {}) else "torch_dtype"] = IN_CONFIG[target.dtype]
-    numbers = layer_numbers(model)
-    parts = {line.path: (spec, list(pieces(line, spec, numbers))) for line, spec in target.family.weights(model)}
+    parts = {line.path: (spec, list(pieces(line, spec, model))) for line, spec in target.family.weights(model)}
     output = output.expanduser().absolute()
     with staged(output) as folder, errors_named(output):
         tensors = _create(folder, parts, target)
@@ -91,7 +95,8 @@ def write_folder(
                 overflows += _write(weight(path), spec, found, tensors, advance)
         for file in {tensor.file for tensor in tensors.values()}:
             safetensors.sync(file)
-        write_json(folder / CONFIG, values)
+        for name, made in ({**target.made, CONFIG: values}).items():
+            write_json(folder / name, made)
         for name in CARRIED:
             if target.carried is not None and (target.carried / name).exists():
                 shutil.copyfile(target.carried / name, folder / name)
@@ -137,12 +142,12 @@ def _write(
     for piece in found:
         index = tuple(piece.index.get(dim, slice(None)) for dim in spec.dims)
         tensor = tensors[piece.name]
-        with np.errstate(over="ignore"):
-            rounded = values[index].astype(DTYPES[tensor.dtype])  # to nearest, ties to even
+        numbers = values[index]
         if tensor.dtype == "F16":
-            overflows += int(np.isinf(rounded).sum() - np.isinf(values[index]).sum())
-        view(tensor.open(writable=True), piece, spec)[...] = rounded
-        advance(rounded.nbytes)
+            overflows += int(np.count_nonzero(np.isfinite(numbers) & (np.abs(numbers) >= _TOO_LARGE)))
+        with np.errstate(over="ignore"):
+            copy(view(tensor.open(writable=True), piece, spec), numbers)  # rounds to nearest, ties to even
+        advance(numbers.size * DTYPES[tensor.dtype].itemsize)
     return overflows
 
 

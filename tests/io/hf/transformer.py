@@ -16,6 +16,12 @@ SIZES: dict[str, Any] = dict(
     num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2,
 )  # fmt: skip
 GPT2 = dict(vocab_size=61, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0)
+DEFAULT = dict(rope_type="default", rope_theta=1e4)
+DEEPSEEK = dict(
+    n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, moe_intermediate_size=16, kv_lora_rank=8,
+    qk_rope_head_dim=4, v_head_dim=10, qk_nope_head_dim=8, first_k_dense_replace=1, num_hidden_layers=3,
+    num_key_value_heads=4,
+)  # fmt: skip
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 
 
@@ -77,6 +83,35 @@ CASES = {
         length=64,
         shards=True,
     ),
+    "mixtral": Case(
+        "Mixtral",
+        SIZES | dict(num_local_experts=4, num_experts_per_tok=2, rope_parameters=DEFAULT),
+        length=64,
+        shards=True,
+    ),
+    "qwen3_moe": Case(
+        "Qwen3Moe",
+        SIZES
+        | dict(
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, decoder_sparse_step=2, norm_topk_prob=True,
+            num_hidden_layers=4, rope_parameters=DEFAULT, head_dim=8,
+        ),
+        length=64,
+    ),
+    "deepseek_v3": Case("DeepseekV3", SIZES | DEEPSEEK | dict(q_lora_rank=12), length=64, shards=True),
+    "deepseek_v3_plain_queries": Case(
+        "DeepseekV3",
+        SIZES
+        | DEEPSEEK
+        | dict(
+            q_lora_rank=None,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, mscale=0.7,
+                mscale_all_dim=1.0,
+            ),
+        ),
+        length=32,
+    ),
     "gpt2": Case("GPT2", GPT2),
     "gpt2_bare": Case("GPT2", GPT2 | dict(n_inner=48), bare=True),
 }  # fmt: skip
@@ -97,6 +132,12 @@ def quietly(function: Callable[[], Any]) -> Any:
         return function()
 
 
+def save(case: Case, model: Any, folder: Path) -> None:
+    """The model as `save_pretrained` writes it, in as many files as the case says."""
+    saved = model.transformer if case.bare else model
+    quietly(lambda: saved.save_pretrained(folder, max_shard_size="20KB" if case.shards else "1GB"))
+
+
 @functools.cache
 def make(name: str) -> tuple[Any, Path]:
     """A case's model, float32, no weight left at its start, and the folder that it was saved in."""
@@ -111,8 +152,10 @@ def make(name: str) -> tuple[Any, Path]:
     with torch.no_grad():
         for weight in made.parameters():
             weight += 0.1 * torch.randn_like(weight)
-    saved = made.transformer if case.bare else made
-    quietly(lambda: saved.save_pretrained(folder, max_shard_size="20KB" if case.shards else "1GB"))
+        for buffer_name, buffer in made.named_buffers():
+            if buffer_name.endswith("e_score_correction_bias"):
+                buffer += 0.1 * torch.randn_like(buffer)
+    save(case, made, folder)
     if case.old:
         values = json.loads((folder / "config.json").read_text())
         del values["rope_parameters"]

@@ -1,0 +1,69 @@
+"""Hugging Face folders in and out.
+
+    python -m meshtrain.convert import DIR --to FOLDER [--layout FILE]
+    python -m meshtrain.convert export RUN --to DIR [--step N] [--dtype bf16] [--shard-size 5GB]
+
+import   a Hugging Face folder to weights that a run starts from (--config.init=FOLDER; init also takes DIR itself)
+  --layout FILE     cut the weights over the devices of this layout while they are read (default: one device)
+export   the newest checkpoint of a run's folder, or an imported folder, to a Hugging Face folder
+  --step N          another checkpoint
+  --dtype NAME      f32, bf16 or f16 (default: that of the folder the run began with, else what the run computes in)
+  --shard-size N    the most bytes of one file (default 5GB)
+
+Nothing half-made is left behind. Exit codes: 0 done, 2 bad input, 4 a folder that cannot be read or written.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from meshtrain.errors import InputError, MeshtrainError
+from meshtrain.run.flags import TEXT, take
+
+FLAGS = {
+    "import": dict(to=TEXT, layout=TEXT),
+    "export": dict(to=TEXT, step=TEXT, dtype=TEXT, shard_size=TEXT),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code. Problems that the user can act on are one message, without a trace."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or {"--help", "-h"} & set(arguments):
+        print(__doc__)
+        return 0 if arguments else InputError.exit_code
+    try:
+        convert(arguments[0], arguments[1:])
+        return 0
+    except MeshtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-made was left behind", file=sys.stderr)
+        return 130
+
+
+def convert(action: str, argv: Sequence[str]) -> None:
+    """The door's work; MeshtrainError for what the user can mend."""
+    if action not in FLAGS:
+        raise InputError(
+            f"{action}: expected import or export, as in python -m meshtrain.convert import DIR --to FOLDER."
+        )
+    flags, folders, rest = take(argv, FLAGS[action])
+    if rest:
+        raise InputError(
+            f"{rest[0]}: {action} has no such flag; it has --{', --'.join(FLAGS[action])}.".replace("_", "-")
+        )
+    if len(folders) != 1 or "to" not in flags:
+        raise InputError(f"{action}: name one folder to read and, with --to, one to make.")
+    from meshtrain.run import convert as work
+
+    if action == "import":
+        work.import_folder(folders[0], flags["to"], flags.get("layout"), print)
+        return
+    work.export_folder(
+        folders[0], flags["to"], work.parse_step(flags.get("step")), flags.get("dtype"), flags.get("shard_size"), print
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Reading under layouts: the same numbers wherever they land, each device's own slices, padding that is zeros."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from meshtrain.io.hf import open_folder, reading
+from meshtrain.io.hf.safetensors import Tensor
+from meshtrain.layout import Layout, Placement, place
+from meshtrain.layout.padding import arrange_tree
+from meshtrain.model import ModelConfig, MoEConfig, describe
+from meshtrain.run import config_file
+from tests.io.hf.arrays import ROOT, logical, read
+from tests.io.hf.made import make_folder
+
+LAYOUTS = sorted(path.stem for path in (ROOT / "configs" / "layouts").glob("*.py"))
+# Sizes that divide by every layout of eight devices; a vocabulary that does not, and is padded.
+MODEL = ModelConfig(
+    num_layers=8, embed=16, num_heads=8, num_kv_heads=8, head_dim=4, mlp=16, vocab=67, max_length=64, norm_eps=1e-5
+)
+MOE = ModelConfig(**{**MODEL.__dict__, "moe": MoEConfig(8, 2, 8)})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """By whether the model has experts: a Llama and a Mixtral folder."""
+    root = tmp_path_factory.mktemp("folders")
+    return {False: make_folder(root / "llama", MODEL), True: make_folder(root / "mixtral", MOE, "mixtral", "BF16")}
+
+
+def placed(name: str) -> Placement:
+    file = config_file.read(str(ROOT / "configs" / "layouts" / f"{name}.py"), "--layout")
+    layout = Layout.parse(file.values, name, file.doc)
+    sizes = [size for size in layout.mesh.sizes.values() if size > 0]
+    if np.prod(sizes, dtype=int) > 8:
+        pytest.skip("a layout of more than eight devices")
+    return place(layout, 8 if -1 in layout.mesh.sizes.values() else int(np.prod(sizes, dtype=int)))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_file_gets_the_same_parameters(name: str, folders: dict[bool, Path]) -> None:
+    layout = placed(name)
+    folder = open_folder(folders["expert" in name or "deepseek" in name or "moe" in name])
+    expected = logical(folder, read(folder))
+    params = read(folder, layout)
+    for (path, values), array in zip(logical(folder, params).items(), jax.tree.leaves(params), strict=True):
+        assert np.array_equal(values, expected[path]), path
+        beyond = np.asarray(array).copy()
+        beyond[tuple(slice(size) for size in values.shape)] = 0
+        assert not beyond.any(), path
+    # What the run does with it afterwards puts a pipeline's layers in the order of its stages, and back.
+    specs = describe(folder.model)
+    turned = arrange_tree(arrange_tree(params, specs, layout), specs, layout, back=True)
+    assert all(np.array_equal(values, expected[path]) for path, values in logical(folder, turned).items())
+
+
+def test_each_device_reads_its_own_slices_only(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under ZeRO-3 x tensor parallelism every element of a cut tensor is asked for once."""
+    asked: dict[str, int] = {}
+    original = reading.view
+
+    class Counted(np.ndarray):
+        def __getitem__(self, index: Any) -> Any:
+            found = np.asarray(self)[index]
+            asked[self.name] = asked.get(self.name, 0) + found.size  # type: ignore[attr-defined]
+            return found
+
+    def view(tensor: np.ndarray, piece: Any, spec: Any) -> Any:
+        counted = original(tensor, piece, spec).view(Counted)
+        counted.name = piece.name  # type: ignore[attr-defined]
+        return counted
+
+    monkeypatch.setattr(reading, "view", view)
+    folder = open_folder(folders[False])
+    read(folder, placed("tensor_zero3"))
+    tensors: dict[str, Tensor] = folder.tensors
+    for name in ("model.layers.3.mlp.up_proj.weight", "model.layers.0.self_attn.o_proj.weight", "lm_head.weight"):
+        assert asked[name] == np.prod(tensors[name].shape), name

@@ -1,0 +1,187 @@
+"""Chats: the text of the tokenizer's own template, and a loss on the answers and on nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshtrain.errors import InputError
+from meshtrain.io.chat import load_template
+from meshtrain.io.config import PrepareConfig
+from meshtrain.io.preparation import prepare
+from meshtrain.io.tokenizer import load_tokenizer
+from meshtrain.io.tokens import open_token_set
+from meshtrain.io.windows import Windows
+
+pytest.importorskip("jinja2", reason="needs jinja2")
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# A begin token first, no words that ask for an answer, answers marked by the block that transformers knows.
+INST = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+    "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' %}"
+    "{% generation %}{{ ' ' + message['content'] + eos_token }}{% endgeneration %}"
+    "{% else %}{{ raise_exception('Only user and assistant!') }}{% endif %}{% endfor %}"
+)
+# Writes the last turn in another way than those before it.
+FORGETFUL = (
+    "{% for m in messages %}{% if loop.last or m['role'] == 'user' %}{{ m['content'] }}{% else %}-{% endif %}|"
+    "{% endfor %}"
+)
+CHAT = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "One?"},
+    {"role": "assistant", "content": "Eins, é."},
+    {"role": "user", "content": "Two?"},
+    {"role": "assistant", "content": "Zwei."},
+]
+
+
+def make_tokenizer(folder: Path, template: str, end: str = "<|im_end|>", bos: bool = False) -> Path:
+    """Bytes with merges, four special tokens, and a template beside them, as in a model's folder."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(["Eins Zwei brief One Two"] * 5, trainer)
+    backend.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "</s>", "<|im_start|>", "<|im_end|>")])
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
+        )
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": end, "bos_token": {"content": "<s>"}, "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_chats(path: Path, *chats: Any) -> Path:
+    path.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    return path
+
+
+def prepared(tmp_path: Path, tokenizer: Path, *chats: Any) -> Any:
+    file = write_chats(tmp_path / "chats.jsonl", *chats)
+    config = PrepareConfig(
+        input=(str(file),), tokenizer=str(tokenizer), output=str(tmp_path / "out"), chat_key="messages", held_out=0
+    )
+    prepare(config, progress=False)
+    return open_token_set(tmp_path / "out" / "train")
+
+
+def learned(tokens: Any, tokenizer: Path) -> list[str]:
+    """The runs of tokens that are predicted, as text, special tokens shown."""
+    from tokenizers import Tokenizer
+
+    rows = Windows(tokens, tokens.num_tokens).rows(np.array([0]))
+    backend, runs = Tokenizer.from_file(str(tokenizer / "tokenizer.json")), [[]]  # type: ignore[var-annotated]
+    for label in rows["labels"][0].tolist():
+        if label >= 0:
+            runs[-1].append(label)
+        elif runs[-1]:
+            runs.append([])
+    return [backend.decode(run, skip_special_tokens=False) for run in runs if run]
+
+
+def test_only_answers_are_learned_each_with_its_end(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tok", CHATML)
+    tokens = prepared(tmp_path, tokenizer, CHAT, CHAT[1:3])
+    assert learned(tokens, tokenizer) == [
+        "Eins, é.<|im_end|>", "Zwei.<|im_end|>", "Eins, é.<|im_end|>",
+    ]  # fmt: skip
+    # The end token of the last answer is the document's one end token.
+    ends = tokens.document_ends(0, tokens.num_tokens)
+    stream = tokens.read(0, tokens.num_tokens)
+    assert len(ends) == 2
+    assert all(stream[end - 1] == tokens.end_id and stream[end - 2] != tokens.end_id for end in ends)
+    # Segments and positions restart with each chat, as with any document: chats are packed into a row.
+    rows = Windows(tokens, tokens.num_tokens).rows(np.array([0]))
+    assert rows["positions"][0][ends[0]] == 0
+    assert rows["segments"][0][ends[0]] == rows["segments"][0][ends[0] - 1] + 1
+
+
+def test_the_text_is_that_of_the_template_whatever_marks_its_answers(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tok", INST, end="</s>", bos=True)
+    chat = [*CHAT[1:], {"role": "user", "content": "Three?"}]  # what is not answered is left out
+    tokens = prepared(tmp_path, tokenizer, chat)
+    assert learned(tokens, tokenizer) == [" Eins, é.</s>", " Zwei.</s>"]
+    text = load_tokenizer(str(tokenizer))._special_backend.decode(
+        tokens.read(0, tokens.num_tokens).tolist(), skip_special_tokens=False
+    )
+    assert text == "<s>[INST] One? [/INST] Eins, é.</s>[INST] Two? [/INST] Zwei.</s>"
+
+
+def test_the_template_agrees_with_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    tokenizer = make_tokenizer(tmp_path / "tok", INST, end="</s>")
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tokenizer)
+    messages = CHAT[1:]
+    whole = theirs.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    tokens = prepared(tmp_path, tokenizer, messages)
+    assert tokens.read(0, tokens.num_tokens).tolist() == whole["input_ids"]
+    assert tokens.read_mask(0, tokens.num_tokens).tolist() == whole["assistant_masks"]
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "expected"),
+    [
+        (CHATML, CHAT[:2], ["no message of the role 'assistant'"]),
+        (CHATML, [], ["list of messages"]),
+        (CHATML, [{"role": "user"}], ["message 0", "content"]),
+        (CHATML, [{"content": "x"}], ["message 0", "no role"]),
+        (CHATML, [{"role": "assistant", "content": "x<|im_end|>"}], ["message 0", "<|im_end|>"]),
+        (INST, CHAT, ["Only user and assistant!"]),
+        (FORGETFUL, CHAT[1:], ["message 1", "another way"]),
+    ],
+)
+def test_a_chat_that_cannot_be_learned(tmp_path: Path, template: str, chat: Any, expected: list[str]) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tok", template)
+    with pytest.raises(InputError) as error:
+        prepared(tmp_path, tokenizer, CHAT[1:3], chat)
+    assert all(text in str(error.value) for text in ["chats.jsonl:", *expected]), error.value
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_template_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="chat template"):
+        PrepareConfig(input=("x",), tokenizer="train:300", chat_key="messages")
+    tokenizer = make_tokenizer(tmp_path / "tok", "{% if %}")
+    with pytest.raises(InputError, match="line 1"):
+        load_template(str(tokenizer)).document(CHAT, "here")
+    (tokenizer / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError, match="no chat template"):
+        load_template(str(tokenizer))
+
+
+def test_another_template_is_another_job(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tok", CHATML)
+    prepared(tmp_path, tokenizer, CHAT)
+    prepared(tmp_path, tokenizer, CHAT)  # the same job
+    (tokenizer / "chat_template.jinja").write_text(CHATML.replace("assistant", "Assistant"))
+    with pytest.raises(InputError, match="another chat template"):
+        prepared(tmp_path, tokenizer, CHAT)
+
+
+def test_text_begins_with_what_the_tokenizer_puts_there_and_ends_once(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tok", CHATML, end="</s>", bos=True)
+    (tmp_path / "a.txt").write_text("One </s> Two")  # spelled out: characters, not an end
+    prepare(
+        PrepareConfig(input=(str(tmp_path / "a.txt"),), tokenizer=str(tokenizer), output=str(tmp_path / "text")), False
+    )
+    tokens = open_token_set(tmp_path / "text" / "train")
+    ids = tokens.read(0, tokens.num_tokens)
+    loaded = load_tokenizer(str(tokenizer))
+    assert ids[0] == loaded.begin_id is not None
+    assert (ids == loaded.end_id).sum() == 1
+    assert ids[-1] == loaded.end_id
+    with pytest.raises(InputError, match="end token"):
+        loaded.begun(ids)
