@@ -20,6 +20,7 @@ from meshtrain.layout.mesh import MeshShape
 from meshtrain.model import ModelConfig, describe
 from meshtrain.model.block import run_layers
 from meshtrain.model.inputs import make_inputs
+from meshtrain.parallel.pipeline.split import cut
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,18 @@ class LayerMemory:
         """Bytes that one layer keeps."""
         return sum(array.num_bytes for array in self.saved)
 
+    def scaled(self, double: "LayerMemory", tokens: float) -> "LayerMemory":
+        """For `tokens` times as many tokens: from this memory and that of twice its tokens, along a straight line."""
+
+        def grown(one: int, two: int) -> int:
+            return round(one + (two - one) * (tokens - 1))
+
+        arrays = (
+            replace(a, num_bytes=grown(a.num_bytes, b.num_bytes))
+            for a, b in zip(self.saved, double.saved, strict=True)
+        )  # fmt: skip
+        return LayerMemory(tuple(arrays), grown(self.forward, double.forward), grown(self.backward, double.backward))
+
 
 def local_model(model: ModelConfig, place: Placement) -> ModelConfig:
     """The model whose whole is one device's part of this one: heads and widths as the layout cuts them."""
@@ -126,6 +139,25 @@ def layer_memory(
     )
 
 
+@cache
+def tape_bytes(model: ModelConfig, sizes: LocalSizes, remat: str, dtype: np.dtype) -> int:
+    """Bytes that one layer's backward pass leaves for its weight gradients, where a schedule makes those later."""
+
+    def tape(weights: Any, x: Any, batch: Any) -> Any:
+        y, transpose = jax.vjp(_layers(model, sizes, remat, batch, gpu=False), weights, x)
+        residuals, form = jax.tree.flatten(transpose)
+
+        def whole(*arguments: jax.Array) -> list[jax.Array]:
+            of_weights, of_x = jax.tree.unflatten(form, arguments[:-1])(arguments[-1])
+            return [*jax.tree.leaves(of_weights), of_x]
+
+        later = [False] * len(jax.tree.leaves(weights))
+        return cut(whole, [*residuals, y], [*later, True]).now(*residuals, y)[1]
+
+    kept = jax.eval_shape(tape, *_arguments(model, sizes, dtype, packed=True))
+    return sum(num_bytes(form) for form in jax.tree.leaves(kept)) // model.num_layers
+
+
 CUDNN_UNNAMED = ("attention_out", "attention_lse")
 
 
@@ -140,20 +172,20 @@ def _arguments(model: ModelConfig, sizes: LocalSizes, dtype: np.dtype, packed: b
 
 def _backward(model: ModelConfig, sizes: LocalSizes, remat: str, gpu: bool) -> Any:
     """The function (weights, x, batch) -> gradients, of the stack of layers on one device."""
-    lengths = dict(length=sizes.length, stream=sizes.stream)
-    place = LocalPlacement(Layout(MeshShape({}), remat=remat), abstract_mesh({}), lengths, gpu)
 
     def backward(weights: Any, x: Any, batch: Any) -> Any:
-        given = make_inputs(batch, model, place, jax.random.key(0) if model.dropout else None)
-
-        def layers(weights: Any, x: Any) -> Any:
-            found = run_layers(weights, x, model, given)
-            return found[0] if isinstance(found, tuple) else found
-
-        y, transpose = jax.vjp(layers, weights, x)
+        y, transpose = jax.vjp(_layers(model, sizes, remat, batch, gpu), weights, x)
         return transpose(y)
 
     return backward
+
+
+def _layers(model: ModelConfig, sizes: LocalSizes, remat: str, batch: Any, gpu: bool) -> Any:
+    """The function (weights, x) -> x of the stack of layers on one device."""
+    lengths = dict(length=sizes.length, stream=sizes.stream)
+    place = LocalPlacement(Layout(MeshShape({}), remat=remat), abstract_mesh({}), lengths, gpu)
+    given = make_inputs(batch, model, place, jax.random.key(0) if model.dropout else None)
+    return lambda weights, x: run_layers(weights, x, model, given)[0]
 
 
 def _saved(forward: Any, num_layers: int) -> Iterator[Saved]:
@@ -162,12 +194,13 @@ def _saved(forward: Any, num_layers: int) -> Iterator[Saved]:
     made = dict(_makers(body))
     first = forward.params["num_carry"]
     for inner, outer in zip(body.outvars[first:], forward.outvars[first:], strict=True):
-        name, gathered = "", False
+        name = ""
         at: Any = inner
         while id(at) in made and (eqn := made[id(at)]).primitive.name in VIEWS:
             name = name or eqn.params.get("name", "")
             at = eqn.invars[0]
-        gathered = id(at) in made and made[id(at)].primitive.name == "concatenate"
+        source = made.get(id(at))
+        gathered = source is not None and source.primitive.name == "concatenate" and source.params["dimension"] == 1
         aval: Any = outer.aval
         yield Saved(aval.shape[1:], str(aval.dtype), num_bytes(aval) // num_layers, name, gathered)
 

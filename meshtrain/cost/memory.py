@@ -7,21 +7,23 @@ comes and goes, so the peak is all that is kept and the largest of those.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from meshtrain.cost.layer import LayerMemory, Saved, layer_memory, local_model, local_sizes
+from meshtrain.cost.layer import LayerMemory, LocalSizes, Saved, layer_memory, local_model, local_sizes, tape_bytes
 from meshtrain.cost.state import state_bytes, weights_of
 from meshtrain.layout import ArraySpec, Placement
 from meshtrain.layout.inventory import Named, local_bytes, local_shape
 from meshtrain.parallel.attention.kernel import cudnn_refusals
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.cross_entropy import LARGEST_CHUNK, SMALLEST_CHUNK
-from meshtrain.parallel.pipeline import make_plan
+from meshtrain.parallel.pipeline import lock_step, make_plan, schedule
 from meshtrain.step import StepConfig
 from meshtrain.step.pipeline import pipeline_table
 
 F32 = 4
+PROBE = 2048  # tokens of the shorter row
 BLOCKWISE = ("gather", "ring", "usp")  # exchanges that compute with our own kernel
 TABLES = ("embedding/table", "output/table")
 
@@ -64,11 +66,14 @@ class Memory:
 
 
 def predict_memory(
-    config: StepConfig, place: Placement, global_batch: int, length: int, *, packed: bool = False
+    config: StepConfig, place: Placement, global_batch: int, length: int, *, packed: bool = False, quick: bool = False
 ) -> Memory:
     """The memory of a training step. `packed`: rows hold several documents. Errors as in `Placement.spec` and
-    `Placement.check_batch`."""
-    return _Step(config, place, place.check_batch(global_batch), length, packed).memory(global_batch)
+    `Placement.check_batch`.
+
+    quick: a layer is traced for two short rows, and what any number of tokens takes lies on their line; for a search.
+    """
+    return _Step(config, place, place.check_batch(global_batch), length, packed, quick).memory(global_batch)
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class _Step:
     rows: int
     length: int
     packed: bool
+    quick: bool
 
     def memory(self, global_batch: int) -> Memory:
         layer = self._layer()
@@ -150,9 +156,17 @@ class _Step:
         return max(sizes) if pipeline else max(sizes) * 2
 
     def _layer(self) -> LayerMemory:
-        sizes = local_sizes(self.place, self.rows, self.length)
         model, precision = local_model(self.config.model, self.place), self.config.precision
-        return layer_memory(model, sizes, self.place.layout.remat, precision.dtype, self.packed, self._cudnn())
+
+        def traced(sizes: LocalSizes) -> LayerMemory:
+            return layer_memory(model, sizes, self.place.layout.remat, precision.dtype, self.packed, self._cudnn())
+
+        sizes = local_sizes(self.place, self.rows, self.length)
+        if not self.quick or sizes.length <= PROBE:
+            return traced(sizes)
+        cut = sizes.length // sizes.stream
+        one, two = (traced(LocalSizes(1, num, num // cut)) for num in (PROBE, 2 * PROBE))
+        return one.scaled(two, sizes.batch * sizes.length / PROBE)
 
     def _cudnn(self) -> bool:
         """Whether attention is cuDNN's kernel on a GPU."""
@@ -186,10 +200,34 @@ class _Step:
 
     def _pipeline(self) -> list[Part]:
         """Slots of the schedule's plan, each one microbatch's residual stream."""
-        plan = make_plan(pipeline_table(self.place))
+        num_x, num_dy, num_tape = _slots(self.place)
         sizes = local_sizes(self.place, self.rows, self.length)
         slot = sizes.batch * sizes.stream * self.config.model.embed * self._size
-        return [Part("pipeline slots", (max(plan.num_x, 1) + max(plan.num_dy, 1) + 2) * slot)]
+        tape = 0
+        if num_tape:
+            model = local_model(self.config.model, self.place)
+            of_layer = tape_bytes(model, sizes, self.place.layout.remat, self.config.precision.dtype)
+            tape = num_tape * self._layers_at_once() * of_layer
+        return [
+            Part("pipeline slots", (max(num_x, 1) + max(num_dy, 1) + 2) * slot),
+            Part("pipeline tape", tape, what="for weight gradients that wait"),
+        ]
+
+
+def _slots(place: Placement) -> tuple[int, int, int]:
+    """Slots of inputs, of gradients of outputs, and of the tape, in the plan that the executor runs."""
+    pipeline = place.layout.pipeline
+    assert pipeline is not None
+    if pipeline.schedule.endswith(".csv"):
+        plan = make_plan(pipeline_table(place))
+        return plan.num_x, plan.num_dy, plan.num_tape
+    return _slots_of(pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats)
+
+
+@cache
+def _slots_of(name: str, num_stages: int, num_microbatches: int, repeats: int) -> tuple[int, int, int]:
+    plan = make_plan(lock_step(schedule(name, num_stages, num_microbatches, repeats)))
+    return plan.num_x, plan.num_dy, plan.num_tape
 
 
 def _split(arrays: Named) -> tuple[Named, Named]:

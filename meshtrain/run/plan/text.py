@@ -57,20 +57,17 @@ def memory_lines(report: PlanReport) -> list[str]:
 def time_lines(report: PlanReport) -> list[str]:
     """Seconds by cause, what is hidden, and what follows."""
     time = report.time
-    parts = [(name, f"{seconds / time.seconds:6.1%}", f"{seconds * 1e3:,.1f} ms") for name, seconds in time.parts.items()
-             if seconds > 0]  # fmt: skip
-    hidden = [
-        (f"{name} (hidden)", "", f"{seconds * 1e3:,.1f} ms") for name, seconds in time.hidden.items() if seconds > 0
+    shares = [
+        (name, f"{seconds / time.seconds:6.1%}", _milliseconds(seconds))
+        for name, seconds in time.parts.items()
+        if seconds
     ]
-    lines = [
-        "TIME of one step, predicted",
-        "",
-        *aligned([*parts, ("step", "", f"{time.seconds * 1e3:,.1f} ms"), *hidden]),
-        "",
-    ]
+    hidden = [(f"{name} (hidden)", "", _milliseconds(seconds)) for name, seconds in time.hidden.items() if seconds]
+    lines = ["TIME of one step, predicted", "", *aligned([*shares, ("step", "", _milliseconds(time.seconds)), *hidden])]
     lines += [
-        f"  {time.tokens_per_second:,.0f} tokens/s, {time.flops_per_device / 1e12:,.0f} TFLOP/s a GPU, MFU {time.mfu:.1%},"
-        f" HFU {time.hfu:.1%}",
+        "",
+        f"  {time.tokens_per_second:,.0f} tokens/s, {time.flops_per_device / 1e12:,.0f} TFLOP/s a GPU,"
+        f" MFU {time.mfu:.1%}, HFU {time.hfu:.1%}",
         f"  {report.flops_per_token:.4g} model FLOPs a token",
     ]
     if report.cost_per_token is not None:
@@ -78,6 +75,10 @@ def time_lines(report: PlanReport) -> list[str]:
             f"  {report.cost_per_token * 1e9:,.2f} USD per 1e9 tokens at {report.cluster.price:g} USD a GPU-hour"
         )
     return lines
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"
 
 
 def _marked(row: tuple[str, ...], part: Part, counted: Part | None) -> tuple[str, ...]:

@@ -1,0 +1,170 @@
+"""Which layouts fit a cluster, and which of them is fastest: every mesh, ZeRO stage, schedule, microbatch and remat.
+
+Candidates are timed first (cheap) and then asked in the order of their time whether they fit; so the first ones that do
+are the fastest, and only as many memories are worked out as it takes.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from meshtrain.cost.choice import AxisNames, Choice, Sizes, choices, meshes
+from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.memory import Memory, predict_memory
+from meshtrain.cost.state import PerParameter, per_parameter
+from meshtrain.cost.time import StepTime, step_time
+from meshtrain.errors import InputError
+from meshtrain.layout import Layout, Placement, place_abstract
+from meshtrain.model.flops import count_parameters
+from meshtrain.step import StepConfig
+
+# A share of a device's memory that is left to the libraries, the allocator and what a prediction may miss.
+USABLE = 0.92
+
+Where = Callable[[Choice], bool]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to run where: a step of `global_batch` rows of `length` tokens on `num_devices` GPUs of a cluster."""
+
+    config: StepConfig
+    global_batch: int
+    length: int
+    packed: bool
+    cluster: Cluster
+    num_devices: int
+    names: AxisNames
+
+    @property
+    def usable(self) -> float:
+        """Bytes of a device that a plan may use."""
+        return USABLE * self.cluster.memory.value
+
+    def place(self, choice: Choice) -> Placement:
+        """The choice's layout on as many devices as it takes."""
+        return place_abstract(Layout.parse(choice.layout(self.names), "found"), self.num_devices)
+
+    def memory(self, choice: Choice, quick: bool = True) -> Memory:
+        """What the choice holds on a device."""
+        return predict_memory(
+            self.config, self.place(choice), self.global_batch, self.length, packed=self.packed, quick=quick
+        )
+
+    def time(self, choice: Choice) -> StepTime:
+        """How long the choice's step takes."""
+        compute = self.config.precision.compute
+        place = self.place(choice)
+        return step_time(self.config.model, place, self.global_batch, self.length, self.cluster, compute=compute)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A choice with what it takes."""
+
+    choice: Choice
+    time: StepTime
+    memory: Memory
+
+
+@dataclass
+class Search:
+    """All candidates of a task. Nothing is worked out twice."""
+
+    task: Task
+    memories: dict[Choice, Memory] = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> list[Sizes]:
+        """Every mesh; InputError where there is none."""
+        task = self.task
+        found = list(
+            meshes(task.config.model, task.num_devices, task.global_batch, task.length, task.cluster.fast_gpus)
+        )
+        if not found:
+            raise InputError(no_mesh(task))
+        return found
+
+    @cached_property
+    def timed(self) -> list[tuple[Choice, StepTime]]:
+        """Candidates whose state fits, the fastest first."""
+        found = []
+        for choice in self.all():
+            if self.state_bytes(choice) <= self.task.usable:
+                try:
+                    found.append((choice, self.task.time(choice)))
+                except InputError:
+                    continue  # a schedule or exchange that does not serve this mesh
+        return sorted(found, key=lambda item: item[1].seconds)
+
+    def all(self) -> Iterator[Choice]:
+        """Every candidate."""
+        for sizes in self.sizes:
+            yield from choices(sizes, self.task.config.model, self.task.global_batch)
+
+    @cached_property
+    def _per_parameter(self) -> PerParameter:
+        return per_parameter(self.task.config)
+
+    def state_bytes(self, choice: Choice) -> float:
+        """Bytes per device of masters, moments and the copy that computes: less than any choice takes in all."""
+        parameters = count_parameters(self.task.config.model)
+        data, stage, context, tensor = choice.sizes
+        kept = PerParameter(self._per_parameter.params, 0, self._per_parameter.optimizer)
+        return kept.state_bytes(parameters / (stage * tensor), choice.zero, data * context)
+
+    def memory(self, choice: Choice) -> Memory:
+        """What a choice holds, quickly."""
+        if choice not in self.memories:
+            self.memories[choice] = self.task.memory(choice)
+        return self.memories[choice]
+
+    def fastest(self, number: int, where: Where = lambda choice: True, tries: int = 400) -> list[Found]:
+        """The fastest candidates that fit, one of each mesh."""
+        found: list[Found] = []
+        for choice, time in self.timed:
+            if not where(choice) or any(one.choice.sizes == choice.sizes for one in found):
+                continue
+            tries -= 1
+            memory = self.memory(choice)
+            if memory.peak <= self.task.usable:
+                found.append(Found(choice, time, memory))
+            if len(found) == number or tries == 0:
+                break
+        return found
+
+    def smallest(self, where: Where = lambda choice: True, tries: int = 12) -> tuple[Choice, Memory] | None:
+        """The candidate that takes the least memory, of the likeliest; None where there is no candidate."""
+        order = ("full", "names", "dots", "none")
+        likely = sorted(
+            (choice for choice in self.all() if where(choice)),
+            key=lambda c: (order.index(c.remat), self.state_bytes(c), -c.microbatches),
+        )
+        found = [(choice, self.memory(choice)) for choice in likely[:tries]]
+        return min(found, key=lambda item: item[1].peak) if found else None
+
+
+def no_mesh(task: Task) -> str:
+    """Why no mesh divides these devices, and numbers that would work."""
+    number, batch, fast = task.num_devices, task.global_batch, task.cluster.fast_gpus
+    fitting = [n for n in range(1, 2 * number + 1) if any(meshes(task.config.model, n, batch, task.length, fast))]
+    below = max((n for n in fitting if n < number), default=None)
+    above = min((n for n in fitting if n > number), default=None)
+    near = " or ".join(f"{n:,}" for n in (below, above) if n)
+    model = task.config.model
+    return (
+        f"--gpus: {number:,} GPUs do not factor into a mesh: data parts must divide the {batch:,} rows of a step,"
+        f" tensor parts the {model.num_heads} heads and the {fast} GPUs of a fast-link domain, and there are at most"
+        f" {model.num_layers} stages. --gpus {near} would work, or another global_batch."
+    )
+
+
+def check_nodes(cluster: Cluster, num_devices: int) -> None:
+    """InputError where the devices do not fill their nodes."""
+    per_node = cluster.gpus_per_node
+    if num_devices > per_node and num_devices % per_node:
+        below = num_devices // per_node * per_node
+        raise InputError(
+            f"--gpus: {num_devices:,} GPUs are no whole number of nodes of {per_node} ({cluster.name});"
+            f" {below:,} or {below + per_node:,} would work."
+        )
