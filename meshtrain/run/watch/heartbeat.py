@@ -4,8 +4,9 @@
     .watch/START/verdict.json           why this start ends: made once, by whoever finds out first
     .watch/START/stacks-00001.txt       what each process was doing then
 
-Files of a shared folder need no living peer: they can be read when the first process is the one that is gone. A beat is
-compared with the reader's own clock only, so clocks of hosts need not agree.
+Files of a shared folder need no living peer: they can be read when the first process is the one that is gone. They get
+their size at the start and are overwritten in place, so a disk that is full later silences nobody. A beat is compared
+with the reader's own clock only, so clocks of hosts need not agree.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import Any
 
 WATCH = ".watch"
 VERDICT = "verdict.json"
+SIZE = 4096  # bytes of a file
 KEPT = 3  # starts whose files stay, for whoever looks for the reason later
 
 
@@ -81,7 +83,7 @@ class Signs:
 
     def write(self, beat: Beat) -> bool:
         """Whether the beat could be written."""
-        return self._replace(self.folder / f"process-{beat.process:05d}.json", asdict(beat))
+        return _overwrite(self.folder / f"process-{beat.process:05d}.json", asdict(beat))
 
     def read(self, process: int) -> Beat | None:
         """The last beat of a process; None before its first."""
@@ -95,20 +97,18 @@ class Signs:
 
     def publish(self, verdict: Verdict) -> Verdict:
         """Makes this the verdict, unless there is one already; returns the one that holds."""
-        mine = self.folder / f"{VERDICT}.{verdict.process}"
-        if self._replace(mine, asdict(verdict)):
+        mine = self._verdict_of(verdict.process)
+        if _overwrite(mine, asdict(verdict)):
             with contextlib.suppress(OSError):
                 os.link(mine, self.folder / VERDICT)  # fails where it is there already
         return self.verdict() or verdict
 
-    def _replace(self, path: Path, values: Mapping[str, Any]) -> bool:
-        try:
-            new = path.with_name(path.name + ".new")
-            new.write_text(json.dumps(values))
-            new.replace(path)
-        except OSError:
-            return False
-        return True
+    def reserve(self, process: int) -> None:
+        """Takes the room for the verdict that this process may once have to write."""
+        _overwrite(self._verdict_of(process), {})
+
+    def _verdict_of(self, process: int) -> Path:
+        return self.folder / f"{VERDICT}.{process:05d}"
 
 
 class Pulse:
@@ -168,6 +168,17 @@ def machine() -> str:
         return f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return f"{socket.gethostname()} {os.getpid()}"
+
+
+def _overwrite(path: Path, values: Mapping[str, Any]) -> bool:
+    """Whether the values are in the file, which keeps its size (unless they are long)."""
+    try:
+        with open(path, "r+b" if path.exists() else "wb") as file:
+            file.write(json.dumps(values).encode().ljust(SIZE))
+            file.truncate()
+    except OSError:
+        return False
+    return True
 
 
 def _load(path: Path) -> dict[str, Any] | None:

@@ -57,6 +57,7 @@ class Watchdog:
         if self._me.is_first:
             self._signs.forget_old()
         self._pulse = Pulse(self._signs, self._me.index, self._me.count, self._config.lost)
+        self._signs.reserve(self._me.index)
         self._signs.write(self._beat())
         if self._me.count > 1:
             on_abort(self._hear_abort)

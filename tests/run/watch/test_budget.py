@@ -1,11 +1,16 @@
 """Budgets: learned from the run, never below the floor, and none is known before a few have been seen."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from meshtrain.errors import Exit, InputError
 from meshtrain.run.watch import COMPILE, STEP, WatchConfig
 from meshtrain.run.watch.budget import Budgets
 from meshtrain.train import help_text
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_budget_is_a_multiple_of_the_usual_with_a_floor() -> None:
@@ -34,3 +39,8 @@ def test_the_help_names_every_exit_code() -> None:
     text = help_text()
     for code in Exit:
         assert f"  {code.value:<4} {code.meaning}" in text
+
+
+def test_the_readme_lists_the_exit_codes_as_they_are() -> None:
+    table = re.findall(r"^\| (\d+) \| (.*) \|$", (ROOT / "README.md").read_text().partition("| exit code |")[2], re.M)
+    assert not table or dict(table[: len(Exit)]) == {str(code.value): code.meaning for code in Exit}

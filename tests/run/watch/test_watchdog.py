@@ -2,15 +2,18 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from meshtrain.errors import Exit
+from meshtrain.run.watch.heartbeat import SIZE, Beat, Signs, Verdict, _overwrite
 from tests.run.watch.member import CONFIG
 
 ROOT = Path(__file__).parents[3]
@@ -143,6 +146,28 @@ def test_a_process_that_is_cut_off_from_the_folder_is_lost(tmp_path: Path) -> No
     assert "lost process 1 (far, pid 1): step 4" in members.outputs[0]
     assert "no sign of life for" in members.outputs[0]
     members.close()
+
+
+def test_a_full_disk_silences_nobody(tmp_path: Path) -> None:
+    """No file may grow: beats and the verdict are written into the room that they have."""
+    signs = Signs(tmp_path, "0001")
+    first = Beat(1, 1, 1, "step", 0.0, "host", "machine", 1)
+    signs.reserve(1)
+    assert signs.write(first)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    heard = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, before[1]))
+    try:
+        assert not _overwrite(tmp_path / "other", {"long": "x" * SIZE})
+        assert signs.write(replace(first, beat=2, phase="evaluation"))
+        verdict = signs.publish(Verdict(4, "no room", 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, heard)
+    assert signs.read(1) == replace(first, beat=2, phase="evaluation")
+    assert signs.verdict() == verdict == Verdict(4, "no room", 1)
+    signs.reserve(2)
+    assert signs.publish(Verdict(7, "lost", 2)) == verdict  # the first one holds
 
 
 def test_a_process_that_was_stopped_as_a_whole_goes_on(tmp_path: Path) -> None:
