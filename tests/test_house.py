@@ -27,6 +27,8 @@ def name_of(path: Path) -> str:
 
 def floor_of(module: str) -> int:
     parts = module.split(".")
+    if parts[-1] == "__main__":  # the door of a package that has its name
+        return DOOR
     return FLOORS.get(parts[1], DOOR) if len(parts) > 1 else 0
 
 
@@ -113,7 +115,7 @@ def test_files_and_functions_stay_small() -> None:
     large = []
     for path in MODULES:
         text = path.read_text()
-        limit = 20 if path.name == "__init__.py" else 100 if path.parent == PACKAGE else 400
+        limit = 20 if path.name == "__init__.py" else 100 if path.parent == PACKAGE or path.stem == "__main__" else 400
         if len(text.splitlines()) > limit:
             large.append(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines, at most {limit}")
         for node in functions(ast.parse(text)):

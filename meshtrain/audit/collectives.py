@@ -74,9 +74,9 @@ class _Reader:
             if kind:
                 yield from self._found(one, computation, kind, start, times, branch, counted, around)
             elif one.opcode == "while":
-                trips = one.attribute(r'known_trip_count"?:\{"?n"?:"?(\d+)')
+                trips = one.trip_count
                 inner = self.origins.named(one)
-                inside = (times * int(trips or 1), branch, counted and trips is not None, inner if inner.op else around)
+                inside = (times * (trips or 1), branch, counted and trips is not None, inner if inner.op else around)
                 for body in one.called.get("body", ()):
                     yield from self.walk(body, *inside)
             elif one.opcode == "conditional":

@@ -64,6 +64,12 @@ class Instruction:
         found = {key: (name,) for key, name in _CALLED.findall(text)}
         return found | {key: tuple(_NAME.findall(names)) for key, names in _CALLED_LIST.findall(text)}
 
+    @property
+    def trip_count(self) -> int | None:
+        """How often a loop turns, where the compiler knows it."""
+        found = self.attribute(r'known_trip_count"?:\{"?n"?:"?(\d+)')
+        return int(found) if found else None
+
     def attribute(self, pattern: str) -> str | None:
         """The first group of a pattern in the attributes."""
         found = re.search(pattern, self.attributes)

@@ -98,7 +98,7 @@ def make_ledger(planned: Sequence[Collective], found: Sequence[Found]) -> Ledger
     entries = [_expected(need) for need in needs if need.taken]
     items = [item for item in items if item.left and not (item.found.branch and _planned_size(needs, item))]
     needs = [need for need in needs if need.left]
-    entries += _regrouped(needs, items)
+    entries += _regrouped(needs, items) + _at_once(needs, items)
     for note, alike in _DIFFERENCES:
         for need in needs:
             before = len(need.taken)
@@ -197,6 +197,29 @@ def _regrouped(needs: list[_Need], items: list[_Item]) -> list[Entry]:
         )  # fmt: skip
         for one in (*mine, *theirs):
             one.left = 0
+    return entries
+
+
+def _at_once(needs: list[_Need], items: list[_Item]) -> list[Entry]:
+    """One all-reduce over all axes, where a reduce-scatter over some and a sum of the parts over others is planned."""
+    entries = []
+    for item in items:
+        one = item.found
+        for why in dict.fromkeys(need.plan.why for need in needs if need.left):
+            mine = [need for need in needs if need.left and need.plan.why == why]
+            axes = {axis for need in mine for axis in need.plan.axes}
+            alike = len(mine) > 1 and one.kind == "all_reduce" and one.partners.whole and axes == set(one.partners.axes)
+            if not (item.left and alike and _near(max(need.plan.bytes for need in mine), one.bytes)):
+                continue
+            times = min(item.left, *(need.left for need in mine))
+            planned = sum(need.plan.wire_bytes * times / need.plan.count for need in mine)
+            beside = item.wire(times) if one.beside.computes else 0.0
+            entries.append(
+                Entry("larger", one.kind, one.partners.axes, one.phase, "", why, planned, item.wire(times), times,
+                      one.source, "one all-reduce in place of a reduce-scatter and a sum of the parts", beside)
+            )  # fmt: skip
+            for part in (item, *mine):
+                part.left -= times
     return entries
 
 

@@ -45,7 +45,7 @@ def product_flops(one: Instruction, inside: Computation, module: Module, times: 
     if one.opcode == "custom-call" and "gemm" in one.attributes + one.name:
         return times * _gemm(one, inside)
     if one.opcode == "while":
-        times *= int(one.attribute(r'known_trip_count"?:\{"?n"?:"?(\d+)') or 1)
+        times *= one.trip_count or 1
     called = one.called
     names = [name for key in ("body", "calls") for name in called.get(key, ())]
     names += list(called.get("to_apply", ())) if one.opcode == "call" else []

@@ -46,6 +46,12 @@ def _ids(setting: Setting) -> int:
     return setting.activation((2, setting.rows, setting.length), ("unnamed", "batch", "length"), INT32)
 
 
+def _passes(setting: Setting) -> int:
+    """How often a stack of layers begins: what is the same in all of them is sent but once."""
+    turns = setting.turns
+    return turns.sends + turns.ticks if setting.place.layout.pipeline else setting.place.layout.accumulate
+
+
 def _wide(setting: Setting) -> int:
     """How many times the bytes of a gradient's sum, float32, are those of what it is the gradient of."""
     return FLOAT32.itemsize // setting.config.precision.dtype.itemsize
@@ -56,6 +62,7 @@ def _gather(setting: Setting, again: int) -> list[Collective]:
     whole = 2 * _keys(setting) * setting.place.size(axes)
     ids = _ids(setting) * setting.place.size(axes)
     return [
+        *make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once"),
         *make("all_gather", axes, whole, turns.forward, "forward", "length", "keys and values"),
         *make("all_gather", axes, whole, turns.backward + again, "backward", "length", "keys and values, again"),
         *make("reduce_scatter", axes, _wide(setting) * whole, turns.backward, "backward", "length", "their gradients"),
@@ -79,6 +86,9 @@ def _ring(setting: Setting, again: int) -> list[Collective]:
         found += make(
             "permute", axes, held, (num - 1) * (backward + repeated), "backward", "length", "keys and values, again"
         )
+        found += make(
+            "permute", axes, ids, (num - 1) * _passes(setting), "forward", "length", "positions and segments, once"
+        )
         found += make("permute", axes, ids, (num - 1) * backward, "backward", "length", "positions and segments")
         sums = num if num > 1 else 0
         found += make("permute", axes, _wide(setting) * held, sums * backward, "backward", "length", "their gradients")
@@ -99,7 +109,8 @@ def _swap(setting: Setting, again: int) -> list[Collective]:
     dims = ("batch", "length", "heads", "head_dim")
     queries = setting.activation((setting.rows, setting.length, model.num_heads, model.head_dim), dims)
     keys = _keys(setting) * _copies(setting)
-    found: list[Collective] = []
+    ids = _ids(setting) * setting.place.size(axes)
+    found = make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once")
     for phase, count in (("forward", turns.forward), ("backward", turns.backward + again)):
         found += make("all_to_all", axes, queries, count, phase, "heads", "queries")
         found += make("all_to_all", axes, keys, 2 * count, phase, "heads", "keys and values")

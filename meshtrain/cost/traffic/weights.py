@@ -14,6 +14,7 @@ from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic.setting import Axes, Setting
 from meshtrain.layout import ArraySpec, named_specs
 from meshtrain.layout.inventory import axes_of
+from meshtrain.step.gradients import joined_once
 from meshtrain.step.optimizer import decays
 from meshtrain.step.state import state_specs
 
@@ -123,21 +124,14 @@ def _gradient(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[C
         assert layers is not None
         count = times * (layers.shape[2] if in_layers(spec) else 1)
         return _reduce(setting, path, layer, scale, dtype, inner, "use", count) + once
-    count = turns.backward if in_layers(spec) else turns.table
-    rows = place.gradient_rows
-    if place.layout.accumulate > 1 and not _each_microbatch(setting, layer, summed):
-        return _reduce(setting, path, spec, scale, FLOAT32, summed, "optimizer", 1)
-    return _reduce(setting, path, layer, scale, dtype, summed, rows, count)
+    once = tuple(axis for axis in joined_once(place) if axis in summed)
+    count = turns.backward if in_layers(spec) else _end(setting, path)
+    found = _reduce(setting, path, layer, scale, dtype, setting.without(summed, once), place.gradient_rows, count)
+    return found + _reduce(setting, path, spec, scale, FLOAT32, once, "optimizer", 1, start=place.gradient_rows)
 
 
 def _end(setting: Setting, path: str) -> int:
     return setting.turns.table if path.startswith(("embedding", "positions")) else setting.turns.head
-
-
-def _each_microbatch(setting: Setting, layer: ArraySpec, summed: Axes) -> bool:
-    """Whether the layout has the gradient reduced in each microbatch: it keeps sums in parts, or gathers weights."""
-    rows = setting.weight_axes(layer, "grads"), setting.weight_axes(layer, "params")
-    return any(axis in summed for axes in rows for axis in axes)
 
 
 def _token_axes(setting: Setting, path: str) -> Axes:
@@ -151,14 +145,15 @@ def _token_axes(setting: Setting, path: str) -> Axes:
 
 
 def _reduce(
-    setting: Setting, path: str, spec: ArraySpec, scale: float, dtype: np.dtype, summed: Axes, rows: str, count: int
-) -> list[Collective]:
-    """A reduce-scatter over the axes that the rows add to the weight in use, and an all-reduce over those left.
+    setting: Setting, path: str, spec: ArraySpec, scale: float, dtype: np.dtype, summed: Axes, rows: str, count: int,
+    start: str = "use",
+) -> list[Collective]:  # fmt: skip
+    """From the rows of `start`: a reduce-scatter over the axes that `rows` add, and an all-reduce over those left.
 
     Axes of batch and length are two steps (Placement.at_use)."""
-    added = setting.without(setting.weight_axes(spec, rows), setting.weight_axes(spec, "use"))
+    added = setting.without(setting.weight_axes(spec, rows), setting.weight_axes(spec, start))
     scattered = tuple(axis for axis in added if axis in summed)
-    held = round(scale * setting.weight(spec, "use", dtype))
+    held = round(scale * setting.weight(spec, start, dtype))
     why, phase = f"{path}: gradient", "backward"
     found: list[Collective] = []
     length = setting.axes["length"]

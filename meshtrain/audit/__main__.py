@@ -1,0 +1,74 @@
+"""Compiles a run's real training step for a cluster, on a machine without a GPU, and tells what the compiler did.
+
+    python -m meshtrain.audit --config RUN --layout FILE --cluster FILE --gpus N
+
+--config FILE, --layout FILE and their dotted overrides as in the trainer.
+--cluster FILE   the machine: configs/clusters/*.py
+--gpus N         how many of its GPUs
+--budget FILE    limits of memory and of what is sent; above one of them the exit code is 8
+--backend cpu    compile for virtual CPU devices instead: no CUDA libraries needed, and less can be told
+--json           the same for programs
+
+Exit codes: 0 done, 2 the input is wrong, 8 a budget is exceeded.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from meshtrain.audit.budget import BudgetError
+from meshtrain.errors import InputError, MeshtrainError
+from meshtrain.run.compiler import compile_without_gpus
+from meshtrain.run.flags import NUMBER, SWITCH, TEXT, take
+
+FLAGS = dict(cluster=TEXT, gpus=NUMBER, budget=TEXT, backend=TEXT, json=SWITCH)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the audit; returns the exit code."""
+    try:
+        return audit(sys.argv[1:] if argv is None else argv)
+    except MeshtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+
+
+def audit(argv: Sequence[str]) -> int:
+    """The door's work; MeshtrainError for what the user can mend."""
+    from meshtrain.run.arguments import parse
+
+    flags, files, rest = take(argv, FLAGS)
+    if files:
+        raise InputError(f"{files[0]}: not an argument; did you mean --layout {files[0]}?")
+    arguments = parse(rest)
+    if arguments.help:
+        print(__doc__)
+        return 0
+    for name, example in (("cluster", "configs/clusters/h100_roce.py"), ("gpus", "8")):
+        if name not in flags:
+            raise InputError(f"--{name}: missing; for example --{name} {example}.")
+    backend = flags.get("backend", "gpu")
+    if backend not in ("gpu", "cpu"):
+        raise InputError(f"--backend: {backend!r} is not one of gpu, cpu.")
+    compile_without_gpus(flags["gpus"] if backend == "cpu" else 1)
+    from meshtrain.run.audit import as_json, audit_text, make_audit_report
+    from meshtrain.run.audit.budget_file import read_budget
+    from meshtrain.run.cluster_file import read_cluster
+    from meshtrain.run.config import load
+
+    budget = read_budget(flags["budget"]) if "budget" in flags else None
+    cluster, request = read_cluster(flags["cluster"]), load(arguments)
+    report = make_audit_report(
+        request.config, request.layout, request.layout_name, cluster, flags["gpus"], backend
+    )  # fmt: skip
+    print(json.dumps(as_json(report), indent=1) if flags.get("json") else audit_text(report))
+    exceeded = budget.exceeded(report.peak, report.found, report.ledger) if budget else []
+    if exceeded:
+        raise BudgetError("\n".join(["the budget is exceeded:", *(f"  {line}" for line in exceeded)]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
