@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from meshtrain.errors import Exit, MeshtrainError
+from meshtrain.errors import Exit, MeshtrainError, PeerError
 from meshtrain.run.processes import ThisProcess
 from meshtrain.run.watch.abort import on_abort
 from meshtrain.run.watch.budget import END, START, STEP, Budgets, WatchConfig
@@ -97,13 +97,15 @@ class Watchdog:
         """
         if self._me.count == 1 or self._signs is None:
             return
-        if isinstance(error, MeshtrainError):
+        if isinstance(error, MeshtrainError) and not isinstance(error, PeerError):
             self._end(Verdict(error.exit_code, str(error), self._me.index), stacks=False)
         if not isinstance(error, Exception):
             self._end(Verdict(Exit.INTERRUPTED, "stopped at once, unsaved", self._me.index), stacks=False)
         self._suspicious = True
         self.phases.enter(f"error ({type(error).__name__})")
         time.sleep(self._config.lost + 3 * self._config.interval)  # ended when it is known who is lost
+        if isinstance(error, PeerError):
+            self._end(Verdict(error.exit_code, str(error), self._me.index), stacks=False)
         traceback.print_exception(error)
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         self._end(Verdict(Exit.FAULT, f"{type(error).__name__}: {reason}", self._me.index), stacks=False)
