@@ -45,8 +45,8 @@ class Experts:
                 f"{key}.capacity_factor: {factor} is set, but {key}.dispatch='dropless' drops nothing."
                 f" {key}.capacity_factor=None or {key}.dispatch='capacity' would work."
             )
-        number = isinstance(factor, int | float) and not isinstance(factor, bool)
-        if dispatch == "capacity" and not (number and 0 < factor < float("inf")):
+        number = isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor < float("inf")
+        if dispatch == "capacity" and not number:
             raise InputError(
                 f"{key}.capacity_factor: expected a number above 0, not {factor!r}; 1.25 leaves a quarter of room above"
                 f" an even load, the number of experts over model.moe.top_k never drops a token."

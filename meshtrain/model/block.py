@@ -56,11 +56,12 @@ class Block(nnx.Module):
         h_BTD = into_sublayer(self.attention_norm(x_BTD, place), place)
         y_BTD = self.attention(h_BTD, given, window)
         x_BTD = checkpoint_name(add(y_BTD, self.attention_post_norm, dropout.ATTENTION), "stream")
-        if self.mlp is None:
-            y_BTD, sums = self.moe(self.mlp_norm(x_BTD, place), given, load_E)
+        h_BTD = self.mlp_norm(x_BTD, place)
+        if self.moe is not None:  # (how its tokens are cut is for the exchange to say)
+            y_BTD, sums = self.moe(place.constrain(h_BTD, "batch", "stream", "embed"), given, load_E)
         else:
-            h_BTD = into_sublayer(self.mlp_norm(x_BTD, place), place)
-            y_BTD, sums = self.mlp(h_BTD, place), None
+            assert self.mlp is not None
+            y_BTD, sums = self.mlp(into_sublayer(h_BTD, place), place), None
         return add(y_BTD, self.mlp_post_norm, dropout.MLP), sums
 
 

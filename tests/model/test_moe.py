@@ -36,6 +36,7 @@ def compiled(config: ModelConfig, factor: float | None) -> Any:
 
     def loss(params: Any, batch: Any) -> tuple[jax.Array, Any]:
         sums, routers = all_sums(params, config, batch, place)
+        assert routers is not None
         return sums.loss_sum + routers.loss.sum(), (sums, routers)
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=QUICK)
