@@ -10,7 +10,7 @@ and hashes; then the encoding. The folder that it makes:
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -232,7 +232,7 @@ def _encode(
     }
 
 
-def _ids(batch: list[Document], tokenizer: Tokenizer) -> list[tuple[np.ndarray, np.ndarray | None]]:
+def _ids(batch: list[Document], tokenizer: Tokenizer) -> Sequence[tuple[np.ndarray, np.ndarray | None]]:
     """The ids of each document without the end id that the writer adds, and which of them count (None: all)."""
     if batch[0].answers is None:
         ids = tokenizer.encode([document.text for document in batch])

@@ -59,7 +59,7 @@ def make_tokenizer(folder: Path, template: str, end: str = "<|im_end|>", bos: bo
             single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
         )
     backend.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": end, "bos_token": {"content": "<s>"}, "chat_template": template}
+    config = {"eos_token": end, "bos_token": {"__type": "AddedToken", "content": "<s>"}, "chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 

@@ -145,8 +145,8 @@ def test_a_run_from_nothing_is_exported_with_the_tokenizer_of_its_corpus(
 ) -> None:
     """Text in, a folder out that says how its texts end; and a run from there warns of data of another tokenizer."""
     (tmp_path / "text.txt").write_text("a b c d e f g " * 100)
-    data = {"paths": [str(tmp_path / "corpus")], "length": 16}
-    data["prepare"] = {"input": [str(tmp_path / "text.txt")], "tokenizer": "byte", "held_out": 0}  # type: ignore[assignment]
+    data: dict[str, Any] = {"paths": [str(tmp_path / "corpus")], "length": 16}
+    data["prepare"] = {"input": [str(tmp_path / "text.txt")], "tokenizer": "byte", "held_out": 0}
     run = write_run(tmp_path, data=data, model=MODEL | {"vocab": 257, "qk_norm": True})
     assert train.main([*run, *FLAGS]) == 0, said(capsys)
     assert convert.main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "out")]) == 0, said(capsys)

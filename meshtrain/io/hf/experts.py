@@ -238,4 +238,5 @@ DEEPSEEK_V3 = Family(
         "num_nextn_predict_layers",  # of a module of its own, which guesses further tokens
         "aux_loss_alpha", "seq_aux", "ep_size",
     ),
+    spare_layers=True,
 )  # fmt: skip

@@ -148,8 +148,12 @@ GEMMA2 = Family(
     irrelevant=("hidden_act",),  # of old files; hidden_activation is what counts
 )
 
-# One matrix holds queries, keys and values, one after the other.
-THIRDS = tuple(Share("part", before=lambda _, n=n: n, after=lambda _, n=n: 2 - n) for n in range(3))
+
+def third(number: int) -> Share:
+    """One matrix holds queries, keys and values, one after the other."""
+    return Share("part", before=lambda _: number, after=lambda _: 2 - number)
+
+
 _BLOCK = "transformer.h.{layers}."
 
 
@@ -217,12 +221,12 @@ GPT2 = Family(
         Line("lm_head.weight", "output/table", "vocab embed"),
         Line(_BLOCK + "ln_1.weight", "layers/attention_norm/scale", "embed"),
         Line(_BLOCK + "ln_1.bias", "layers/attention_norm/bias", "embed"),
-        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/query", "embed (part heads head_dim)", THIRDS[0]),
-        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/key", "embed (part kv_heads head_dim)", THIRDS[1]),
-        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/value", "embed (part kv_heads head_dim)", THIRDS[2]),
-        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/query_bias", "(part heads head_dim)", THIRDS[0]),
-        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/key_bias", "(part kv_heads head_dim)", THIRDS[1]),
-        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/value_bias", "(part kv_heads head_dim)", THIRDS[2]),
+        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/query", "embed (part heads head_dim)", third(0)),
+        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/key", "embed (part kv_heads head_dim)", third(1)),
+        Line(_BLOCK + "attn.c_attn.weight", "layers/attention/value", "embed (part kv_heads head_dim)", third(2)),
+        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/query_bias", "(part heads head_dim)", third(0)),
+        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/key_bias", "(part kv_heads head_dim)", third(1)),
+        Line(_BLOCK + "attn.c_attn.bias", "layers/attention/value_bias", "(part kv_heads head_dim)", third(2)),
         Line(_BLOCK + "attn.c_proj.weight", "layers/attention/output", "(heads head_dim) embed"),
         Line(_BLOCK + "attn.c_proj.bias", "layers/attention/output_bias", "embed"),
         Line(_BLOCK + "ln_2.weight", "layers/mlp_norm/scale", "embed"),

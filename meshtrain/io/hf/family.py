@@ -4,6 +4,7 @@ A new family is one value of this class; nothing else knows families by name.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ class Family:
     """model_type and architecture as in config.json; `prefix`: what stands before the names of the model's inner part.
 
     `output`: the name of the output matrix. `ignored`: endings of tensors that are computed, not learned.
+    `spare_layers`: layers behind the model's last one guess further tokens; they are passed over.
     """
 
     model_type: str
@@ -43,6 +45,7 @@ class Family:
     output: str = "lm_head.weight"
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq",)
     irrelevant: tuple[str, ...] = ()
+    spare_layers: bool = False
 
     def model(self, values: Mapping[str, Any], source: str) -> ModelConfig:
         """What a config.json describes; InputError for a key that is not understood."""
@@ -83,6 +86,11 @@ class Family:
             raise InputError(f"a {self.model_type} config.json cannot say {', '.join(lost)}.")
         return written
 
+    def passes_over(self, name: str, model: ModelConfig) -> bool:
+        """Whether a tensor of a file is no weight of the model, by intent."""
+        layer = re.match(r"model\.layers\.(\d+)\.", name) if self.spare_layers else None
+        return name.endswith(self.ignored) or (layer is not None and int(layer[1]) >= model.num_layers)
+
     def weights(self, model: ModelConfig) -> list[tuple[Line, Any]]:
         """(line, spec) of every weight of the model, in the order of the table."""
         specs = dict(named_specs(describe(model)))
@@ -117,5 +125,7 @@ def _learned(value: Any) -> Any:
     """A field's value without what only training knows of its experts."""
     if not isinstance(value, MoEConfig):
         return value
-    usual = {field.name: field.default for field in dataclasses.fields(MoEConfig) if field.name in TRAINING_EXPERTS}
+    usual: Values = {
+        field.name: field.default for field in dataclasses.fields(MoEConfig) if field.name in TRAINING_EXPERTS
+    }
     return dataclasses.replace(value, **usual)

@@ -47,10 +47,11 @@ class Folder:
     @cached_property
     def weights(self) -> dict[str, list[tuple[Piece, Tensor]]]:
         """For each weight's path the tensors that it is made of; InputError unless the folder holds exactly these."""
-        tensors = {name: tensor for name, tensor in self.tensors.items() if not name.endswith(self.family.ignored)}
+        family, model = self.family, self.model
+        tensors = {name: tensor for name, tensor in self.tensors.items() if not family.passes_over(name, model)}
         found: dict[str, list[tuple[Piece, Tensor]]] = {}
-        for line, spec in self.family.weights(self.model):
-            found[line.path] = [(piece, self._tensor(piece)) for piece in pieces(line, spec, self.model)]
+        for line, spec in family.weights(model):
+            found[line.path] = [(piece, self._tensor(piece)) for piece in pieces(line, spec, model)]
         used = {tensor.name for parts in found.values() for _, tensor in parts}
         unused = [tensors[name] for name in tensors if name not in used]
         for tensor in unused:

@@ -10,6 +10,7 @@ worse. Meanings of missing keys are those of transformers' `modeling_rope_utils`
 from dataclasses import dataclass
 from typing import Any
 
+from meshtrain.errors import InputError
 from meshtrain.io.hf.fields import Group, Reader, Values
 from meshtrain.model import ModelConfig, RopeScaling
 
@@ -81,7 +82,10 @@ class Rope(Group):
             fields.setdefault("original_length", longest)
         if "factor" not in fields:
             fields["factor"] = longest / fields["original_length"]  # as DeepSeek's files leave it out
-        return RopeScaling(kind, **fields)
+        try:
+            return RopeScaling(kind, **fields)
+        except InputError as error:
+            raise given.error(key, str(error)) from None
 
     def write(self, model: ModelConfig) -> Values:
         scaling = model.rope_scaling

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def view(tensor: np.ndarray, piece: Piece, spec: ArraySpec) -> np.ndarray:
     values = tensor.reshape([piece.sizes[dim] for dim in dims])
     if line.share is not None:
         shared, own = line.share.dim, dict(zip(spec.dims, spec.shape, strict=True))
-        before = (slice(None),) * dims.index(shared)
+        before: tuple[Any, ...] = (slice(None),) * dims.index(shared)
         if shared in own:
             values = values[(*before, slice(piece.start, piece.start + own[shared]))]
         else:

@@ -43,6 +43,9 @@ SCALINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+OTHERS = TINY | {"num_key_value_heads": 4}
+
+
 def read(**changes: Any) -> ModelConfig:
     return FAMILIES["llama"].model(TINY | changes, "config.json")
 
@@ -133,9 +136,9 @@ def test_a_missing_size_is_an_error_and_a_missing_default_is_the_familys() -> No
 
 def test_what_a_family_cannot_say_is_an_error() -> None:
     with pytest.raises(InputError, match="qk_norm=True"):
-        FAMILIES["llama"].config(FAMILIES["qwen3"].model(TINY, ""), None, "config.json")
+        FAMILIES["llama"].config(FAMILIES["qwen3"].model(OTHERS, ""), None, "config.json")
     with pytest.raises(InputError, match="window"):
-        FAMILIES["llama"].config(FAMILIES["mistral"].model(TINY, ""), None, "config.json")
+        FAMILIES["llama"].config(FAMILIES["mistral"].model(OTHERS, ""), None, "config.json")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +155,6 @@ def test_what_a_family_cannot_say_is_an_error() -> None:
 )
 def test_windows_and_scales_come_back(model_type: str, changes: dict[str, Any]) -> None:
     family = FAMILIES[model_type]
-    model = family.model(TINY | changes, "config.json")
+    model = family.model(OTHERS | changes, "config.json")
     written = json.loads(json.dumps(family.config(model, None, "new")))
     assert family.model(written, "new") == model

@@ -12,6 +12,7 @@ import pytest
 from meshtrain.errors import InputError
 from meshtrain.io.hf import is_folder, open_folder
 from meshtrain.io.hf.safetensors import create
+from meshtrain.model import LatentConfig, MoEConfig
 from tests.io.hf.made import LLAMA, make_folder
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
@@ -183,3 +184,16 @@ def test_headers_that_lie(tmp_path: Path) -> None:
         file.write_bytes(wrong)
         assert "model.safetensors" in refused(folder)
     assert np.frombuffer(data[:8], "<u8")[0] % 8 == 0  # the tensors begin where a map may begin
+
+
+def test_deepseeks_spare_layers_are_passed_over_and_llamas_are_not(tmp_path: Path) -> None:
+    latent = LatentConfig(kv_rank=8, nope_dim=8, rope_dim=4, value_dim=6, query_rank=12)
+    experts = MoEConfig(4, 2, 8, router="sigmoid", bias=True, num_shared=1, first_dense=1, num_groups=2)
+    sizes = dict(num_layers=3, num_kv_heads=4, head_dim=12, latent=latent, moe=experts)
+    folder = make_folder(tmp_path / "deepseek", replace(LLAMA, **sizes), "deepseek_v3", shard_bytes=40_000)
+    before = open_folder(folder).weights.keys()
+    create(folder / "more.safetensors", [("model.layers.3.enorm.weight", "F32", (32,))])
+    place = {"model.layers.3.enorm.weight": "more.safetensors"}
+    edit(folder / "model.safetensors.index.json", lambda index: index["weight_map"].update(place))
+    assert open_folder(folder).weights.keys() == before
+    assert "dense_layers/attention/key_up" in before

@@ -40,6 +40,7 @@ class Case:
     bare: bool = False
 
 
+# The spellings of one rotation that are not here mean the same model: see test_config.py.
 CASES = {
     "llama": Case("Llama", SIZES | dict(head_dim=10, rope_parameters=dict(rope_type="default", rope_theta=5e5))),
     "llama3_biased": Case(
@@ -53,9 +54,6 @@ CASES = {
         SIZES | dict(tie_word_embeddings=True),
         old=dict(rope_theta=2e4, rope_scaling=dict(type="linear", factor=2.0)),
         length=64,
-    ),
-    "llama_llama3_old": Case(
-        "Llama", SIZES, old=dict(rope_theta=1e4, rope_scaling=dict(rope_type="llama3", **LLAMA3)), shards=True
     ),
     "mistral": Case("Mistral", SIZES | dict(sliding_window=7, head_dim=12), length=64, shards=True),
     "qwen2": Case(
