@@ -15,6 +15,7 @@ ZERO_CLASS = {1: "optimizer", 2: "grads", 3: "params"}
 REMATS = ("none", "dots", "names", "full")
 ROWS_AT_ONCE = (1, 2, 4, 8)
 REPEATS = (2, 4, 8)
+LARGEST_TABLE = 8192  # pieces x microbatches of a schedule that is worth its table
 
 
 class AxisNames(NamedTuple):
@@ -86,7 +87,7 @@ def meshes(model: ModelConfig, num_devices: int, global_batch: int, length: int,
     for tensor in _divisors(num_devices):
         if tensor > fast or not _divides_model(model, tensor):
             continue
-        for context in (2**k for k in range(8)):
+        for context in (1, 2, 4, 8, 16, 32):
             if num_devices % (tensor * context) or length % (2 * context * tensor) or length // context < 1024:
                 continue
             for stage in _divisors(num_devices // (tensor * context)):
@@ -96,22 +97,22 @@ def meshes(model: ModelConfig, num_devices: int, global_batch: int, length: int,
 
 
 def choices(sizes: Sizes, model: ModelConfig, global_batch: int) -> Iterator[Choice]:
-    """Every choice on a mesh."""
+    """Every choice on a mesh. In a pipeline masters and moments are always stored in parts: that costs no traffic."""
     rows = global_batch // sizes.data
     parts = sizes.data * sizes.context
     stored = parts > 1 and model.embed % parts == 0
-    for at_once in (n for n in ROWS_AT_ONCE if rows % n == 0):
+    for at_once in (n for n in ROWS_AT_ONCE if rows % n == 0 and (sizes.stage == 1 or n <= 2)):
         num = rows // at_once
         for remat in REMATS:
             if sizes.stage == 1:
                 for zero in range(4 if stored else 1):
                     yield Choice(sizes, zero, remat, num)
                 continue
-            for zero in range(2 if stored else 1):
-                yield Choice(sizes, zero, remat, num, "1f1b")
-                for repeats in REPEATS:
-                    if repeats * sizes.stage <= model.num_layers + 2 and num >= sizes.stage:
-                        yield Choice(sizes, zero, remat, num, "interleaved", repeats)
+            yield Choice(sizes, int(stored), remat, num, "1f1b")
+            for repeats in REPEATS:
+                pieces = repeats * sizes.stage
+                if pieces <= model.num_layers + 2 and sizes.stage <= num and pieces * num <= LARGEST_TABLE:
+                    yield Choice(sizes, int(stored), remat, num, "interleaved", repeats)
 
 
 def _divides_model(model: ModelConfig, tensor: int) -> bool:

@@ -21,7 +21,9 @@ from meshtrain.step import StepConfig
 # A share of a device's memory that is left to the libraries, the allocator and what a prediction may miss.
 USABLE = 0.92
 
+# A test of choices. It is also asked about a whole mesh, by a choice of no ZeRO stage, before those on it are made.
 Where = Callable[[Choice], bool]
+NO_STAGE = -1
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Search:
 
     task: Task
     memories: dict[Choice, Memory] = field(default_factory=dict)
+    times: dict[Choice, StepTime] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> list[Sizes]:
@@ -85,22 +88,29 @@ class Search:
             raise InputError(no_mesh(task))
         return found
 
-    @cached_property
-    def timed(self) -> list[tuple[Choice, StepTime]]:
+    def timed(self, where: Where) -> list[tuple[Choice, StepTime]]:
         """Candidates whose state fits, the fastest first."""
         found = []
-        for choice in self.all():
+        for choice in self.all(where):
             if self.state_bytes(choice) <= self.task.usable:
                 try:
-                    found.append((choice, self.task.time(choice)))
+                    found.append((choice, self.time(choice)))
                 except InputError:
                     continue  # a schedule or exchange that does not serve this mesh
         return sorted(found, key=lambda item: item[1].seconds)
 
-    def all(self) -> Iterator[Choice]:
-        """Every candidate."""
+    def time(self, choice: Choice) -> StepTime:
+        """How long a choice's step takes."""
+        if choice not in self.times:
+            self.times[choice] = self.task.time(choice)
+        return self.times[choice]
+
+    def all(self, where: Where) -> Iterator[Choice]:
+        """Candidates of the meshes, and of the choices on them, that `where` takes."""
         for sizes in self.sizes:
-            yield from choices(sizes, self.task.config.model, self.task.global_batch)
+            if where(Choice(sizes, NO_STAGE)):
+                every = choices(sizes, self.task.config.model, self.task.global_batch)
+                yield from (choice for choice in every if where(choice))
 
     @cached_property
     def _per_parameter(self) -> PerParameter:
@@ -119,11 +129,11 @@ class Search:
             self.memories[choice] = self.task.memory(choice)
         return self.memories[choice]
 
-    def fastest(self, number: int, where: Where = lambda choice: True, tries: int = 400) -> list[Found]:
+    def fastest(self, number: int, where: Where, tries: int = 300) -> list[Found]:
         """The fastest candidates that fit, one of each mesh."""
         found: list[Found] = []
-        for choice, time in self.timed:
-            if not where(choice) or any(one.choice.sizes == choice.sizes for one in found):
+        for choice, time in self.timed(where):
+            if any(one.choice.sizes == choice.sizes for one in found):
                 continue
             tries -= 1
             memory = self.memory(choice)
@@ -133,12 +143,11 @@ class Search:
                 break
         return found
 
-    def smallest(self, where: Where = lambda choice: True, tries: int = 12) -> tuple[Choice, Memory] | None:
+    def smallest(self, where: Where, tries: int = 6) -> tuple[Choice, Memory] | None:
         """The candidate that takes the least memory, of the likeliest; None where there is no candidate."""
         order = ("full", "names", "dots", "none")
         likely = sorted(
-            (choice for choice in self.all() if where(choice)),
-            key=lambda c: (order.index(c.remat), self.state_bytes(c), -c.microbatches),
+            self.all(where), key=lambda c: (order.index(c.remat), self.state_bytes(c), -c.microbatches, c.repeats)
         )
         found = [(choice, self.memory(choice)) for choice in likely[:tries]]
         return min(found, key=lambda item: item[1].peak) if found else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshtrain.cost.cluster import Cluster
 from meshtrain.cost.memory import Memory, predict_memory
+from meshtrain.cost.search import USABLE
 from meshtrain.cost.state import state_bytes
 from meshtrain.cost.time import StepTime, step_time
 from meshtrain.errors import InputError
@@ -19,9 +20,6 @@ from meshtrain.run.config import RunConfig
 from meshtrain.run.inventory import check_run
 from meshtrain.run.show.pipeline import PipelineFacts, pipeline_facts
 from meshtrain.run.startup import step_config
-
-# A share of a device's memory that is left to the libraries, the allocator and what a prediction may miss.
-USABLE = 0.92
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def report_text(report: Report, pictures: Sequence[str] = ()) -> str:
     lines = [
         f"{report.name} on {plural(report.place.num_devices, 'device')}",
         "",
-        *_wrapped(f"This is {report.words}."),
+        *wrapped(f"This is {report.words}."),
         "",
         *_heading_facts(report),
         "",
@@ -38,7 +38,7 @@ def report_text(report: Report, pictures: Sequence[str] = ()) -> str:
         lines += ["WHO HOLDS WHAT: devices by their place in the mesh", "", *mesh_picture(report.place, WIDTH), ""]
         if num_chunks(report.place)[1] > 1:
             lines += [
-                *_wrapped("Positions are columns of the batch as it arrives: tokens dealt out in the zigzag."),
+                *wrapped("Positions are columns of the batch as it arrives: tokens dealt out in the zigzag."),
                 "",
             ]
         for path in pictures or _default_pictures(report):
@@ -64,7 +64,7 @@ def _heading_facts(report: Report) -> list[str]:
     }
     lines = [f"  {key:<10}{value}" for key, value in facts.items() if value]
     for window, blocks in report.balance.items():
-        lines += _wrapped(_balance(window, blocks), " " * 12, " " * 12)
+        lines += wrapped(_balance(window, blocks), " " * 12, " " * 12)
     if report.pipeline is not None:
         first, *more = pipeline_text(report.pipeline, WIDTH - 12)
         lines += [f"  {'pipeline':<10}{first}", *(f"{'':<12}{line}".rstrip() for line in more)]
@@ -135,8 +135,8 @@ def _decay(report: Report) -> list[str]:
     return [
         f"WEIGHT DECAY {report.weight_decay:g}",
         "",
-        *_wrapped("decays: " + (", ".join(yes) or "nothing"), "          "),
-        *_wrapped("does not: " + (", ".join(no) or "nothing"), "            "),
+        *wrapped("decays: " + (", ".join(yes) or "nothing"), "          "),
+        *wrapped("does not: " + (", ".join(no) or "nothing"), "            "),
     ]
 
 
@@ -168,13 +168,14 @@ def findings_text(findings: Sequence[Finding]) -> list[str]:
     lines = []
     for severity in (ERROR, WARNING, NOTE):
         for finding in (found for found in findings if found.severity == severity):
-            lines += _wrapped(f"{severity}: {finding}", "    ")
+            lines += wrapped(f"{severity}: {finding}", "    ")
             if finding.arrays:
                 more = [f"{len(finding.arrays) - 3:,} more"] if len(finding.arrays) > 3 else []
-                lines += _wrapped(f"in {listing([*finding.arrays[:3], *more])}", "    ", "    ")
+                lines += wrapped(f"in {listing([*finding.arrays[:3], *more])}", "    ", "    ")
     counts = [plural(sum(f.severity == s for f in findings), s) for s in (ERROR, WARNING, NOTE)]
     return [*lines, *([""] if lines else []), f"{', '.join(counts)}"]
 
 
-def _wrapped(text: str, indent: str = "  ", first: str = "  ") -> list[str]:
+def wrapped(text: str, indent: str = "  ", first: str = "  ") -> list[str]:
+    """A sentence as lines of at most WIDTH."""
     return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)

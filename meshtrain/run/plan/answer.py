@@ -1,0 +1,47 @@
+"""`Answer`: what the door `plan` says, as text and as JSON: of a layout that was given, of a search, or of serving."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.serving import serve
+from meshtrain.errors import InputError
+from meshtrain.run.config import Request
+from meshtrain.run.plan import report, search, serving
+from meshtrain.run.plan.text import plan_text
+
+
+@dataclass(frozen=True)
+class Answer:
+    """text and json make the two forms; write, the layout file that was found; fits, whether it runs at all."""
+
+    text: Callable[[], str]
+    json: Callable[[], dict[str, Any]]
+    write: Callable[[str], None]
+    fits: bool = True
+
+
+def answer(request: Request, cluster: Cluster, num_devices: int, searching: bool, serves: bool) -> Answer:
+    """What is asked for. InputError where nothing fits, devices do not factor, or the layout is wrong."""
+    config = request.config
+    if serves:
+        plan = serve(config.model, cluster, num_devices, config.data.length)
+        return Answer(lambda: serving.text(plan), lambda: serving.as_json(plan), _nothing)
+    if not searching:
+        found = report.make_plan_report(config, request.layout, request.layout_name, cluster, num_devices)
+        return Answer(
+            lambda: plan_text(found), lambda: report.as_json(found), _nothing, found.memory.peak <= found.limit
+        )
+    outcome = search.search_layout(config, cluster, num_devices)
+    choice = outcome.best.choice
+    of_best = report.make_plan_report(config, choice.layout(search.NAMES), "found", cluster, num_devices)
+    return Answer(
+        lambda: search.search_text(outcome) + "\n\n" + plan_text(of_best),
+        lambda: search.as_json(outcome) | {"plan": report.as_json(of_best)},
+        lambda path: search.write_layout(path, choice, config.workdir, cluster, num_devices),
+    )
+
+
+def _nothing(path: str) -> None:
+    raise InputError(f"--write={path}: nothing was searched for.")
