@@ -126,7 +126,9 @@ def _target(folder: Path, model: ModelConfig, dtype: str | None, shard_size: str
     if not carried.exists():
         stored = json.loads((folder / CONFIG).read_text())["config"]
         usual = parse_dtype(stored.get("precision", {}).get("compute", "float32"))
-        return Target(_family_of(model), asked or usual, shard_bytes, made=_described(stored, model))
+        corpus = _corpus(stored)
+        made = {} if corpus is None else tokenizer_files(corpus, model.max_length)
+        return Target(_family_of(model), asked or usual, shard_bytes, carried=corpus, made=made)
     start: Mapping[str, Any] = json.loads((carried / CONFIG).read_text())
     record = json.loads((carried / origin.RECORD).read_text())
     others = record["other_dtypes"] if asked in (None, record["dtype"]) else {}
@@ -148,10 +150,10 @@ def _family_of(model: ModelConfig) -> Family:
     raise InputError("no family of Hugging Face models computes what this one does:\n  " + "\n  ".join(reasons))
 
 
-def _described(stored: Mapping[str, Any], model: ModelConfig) -> dict[str, dict[str, Any]]:
-    """The tokenizer's files of a run that began with none, from its prepared corpus; none where that is gone."""
+def _corpus(stored: Mapping[str, Any]) -> Path | None:
+    """The prepared corpus of a run, whose tokenizer is the model's; None where it is gone or there was none."""
     for path in stored.get("data", {}).get("paths") or []:
         corpus = Path(path).expanduser()
         if (corpus / "tokenizer.json").exists() and (corpus / MANIFEST).exists():
-            return tokenizer_files(corpus, model.max_length)
-    return {}
+            return corpus
+    return None

@@ -69,6 +69,7 @@ def test_a_run_starts_from_a_folder_and_its_export_is_what_it_trained(
     assert train.main([*run, "--config.cpu_devices=8", "--config.steps=3"]) == 0, said(capsys)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_an_imported_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same first step as from the Hugging Face folder itself."""
     assert convert.main(["import", str(folder), "--to", str(tmp_path / "imported")]) == 0
@@ -140,6 +141,7 @@ def test_sizes() -> None:
         work.parse_size("many")
 
 
+@pytest.mark.slow
 def test_a_run_from_nothing_is_exported_with_the_tokenizer_of_its_corpus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,13 +8,12 @@ from meshtrain.io.preparation import read_prepared
 
 
 def tokenizer_files(corpus: Path, max_length: int) -> dict[str, dict[str, Any]]:
-    """File name -> content: the tokenizer, its config, what ends a generated text, and ids for config.json."""
+    """File name -> content of what stands beside tokenizer.json: its config, what ends a text, ids for config.json."""
     tokenizer = json.loads((corpus / "tokenizer.json").read_text(encoding="utf-8"))
     end_id = int(read_prepared(corpus)["tokenizer"]["end_id"])
     end = next(token["content"] for token in tokenizer["added_tokens"] if token["id"] == end_id)
     ids = {"bos_token_id": end_id, "eos_token_id": end_id}
     return {
-        "tokenizer.json": tokenizer,
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": end,
