@@ -196,7 +196,8 @@ class _Step:
         chunk = -(-tokens // num)
         table = ArraySpec((self.config.model.vocab, embed), np.dtype(np.float32), ("vocab", "embed"))
         rows = local_shape(self.place, "use", table)[0]
-        return chunk * rows * (F32 + self._size) + 3 * tokens * embed * self._size
+        narrow = self._size if self._size < F32 else 0  # else the gradient takes the logits' place
+        return chunk * rows * (F32 + narrow) + 3 * tokens * embed * self._size
 
     def _pipeline(self) -> list[Part]:
         """Slots of the schedule's plan, each one microbatch's residual stream."""

@@ -130,7 +130,7 @@ class _Plan:
                 times = found.sequences / best.sequences
                 said.append(
                     f"tensor={number} holds {found.sequences:,} sequences at a time, {times:.1f} times the"
-                    f" {best.sequences:,} of tensor={best.tensor} (>= {WORTH}): less memory goes to copies of the weights"
+                    f" {best.sequences:,} of tensor={best.tensor} (>= {WORTH}): less goes to copies of the weights"
                 )
                 best = self.at(number, 1, said)
         return self.at(best.tensor, 1, said)
