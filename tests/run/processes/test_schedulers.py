@@ -45,7 +45,6 @@ def submit(environment: dict[str, str], log: Path, *arguments: str) -> str:
         "--parsable",
         f"--output={log}",
         "--time=5",
-        *options,
         str(SCRIPTS / "slurm.sbatch"),
         *arguments,
     ]
