@@ -41,7 +41,7 @@ MODELS = {
         moe=MoEConfig(8, 2, 12, balance_loss=0.1, z_loss=0.01, num_shared=1),
     ),
     "grouped": ModelConfig(
-        5, 16, 8, 4, 4, 24, 29, LENGTH, init_std=0.25, dropout=0.1, moe=MoEConfig(
+        3, 16, 8, 4, 4, 24, 29, LENGTH, init_std=0.25, dropout=0.1, moe=MoEConfig(
             8, 3, 8, "sigmoid", scaling=2.5, num_groups=4, top_groups=2, bias=True, bias_rate=0.01, balance_loss=0.1,
             balance_over="row", first_dense=1,
         ),

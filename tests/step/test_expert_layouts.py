@@ -163,7 +163,7 @@ def differs(declared: dict[str, Any], model: str = "moe") -> None:
 def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative controls of everything above."""
     proof_of("moe")
-    declared: dict[str, Any] = OWN
+    declared: dict[str, Any] = dict(mesh=dict(x=2), rules=dict(batch="x", expert="x"))
     if mistake == "an expert is swapped":
         times = Dropless.times
         monkeypatch.setattr(Dropless, "times", lambda s, r, x, w: times(s, r, x, w[::-1]))
@@ -179,5 +179,5 @@ def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(moe, "router_sums", lambda c, n, d, load, m: sums(c, n, d, None, m))
     else:
         monkeypatch.setattr(run, "_sum_parts", lambda y, axes, scatters: y)
-        declared = LAYOUTS["the batch is not cut over it"]
+        declared = dict(mesh=dict(x=2), rules=dict(batch=None, expert="x"))
     differs(declared)

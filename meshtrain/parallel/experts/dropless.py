@@ -39,7 +39,7 @@ class Dropless:
 
     def __init__(self, geometry: Geometry):
         self.geometry = geometry
-        self.axes = tuple(reversed(geometry.axes.exchanged))
+        self.axes = geometry.hops
 
     def num_rows(self, hops: int) -> int:
         """Rows of the buffer after so many hops. A token goes to at most min(top_k, experts behind the hop)."""

@@ -39,6 +39,11 @@ class Geometry:
         """Experts of one device."""
         return self.num_experts // self.size(self.axes.expert)
 
+    @property
+    def hops(self) -> tuple[str, ...]:
+        """The axes that tokens travel over, in order: the mesh's last first, whose devices are neighbours."""
+        return tuple(axis for axis in reversed(self.sizes) if axis in self.axes.exchanged)
+
     def size(self, axes: tuple[str, ...]) -> int:
         """Devices over which these axes go together."""
         return int(np.prod([self.sizes[axis] for axis in axes], dtype=int))

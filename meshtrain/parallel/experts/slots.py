@@ -48,8 +48,8 @@ class Slots:
         """[experts of this device x slots of all, ..] from x [tokens, ..] (per = top_k) or [pairs, ..] (per = 1)."""
         rows = only(filled.pair >= 0, x[jnp.maximum(filled.pair, 0) // per])
         rows = rows.reshape(*self.shape, self.geometry.local, self.slots, *x.shape[1:])
-        for dimension, axis in reversed(list(enumerate(self.geometry.axes.exchanged))):
-            rows = lax.all_to_all(rows, axis, dimension, dimension, tiled=True)
+        for axis in self.geometry.hops:
+            rows = self._swap(rows, axis)
         rows = jnp.moveaxis(rows, len(self.shape), 0)
         return rows.reshape(-1, *x.shape[1:])
 
@@ -57,8 +57,8 @@ class Slots:
         """[pairs, ..] from rows as `send` gives them; 0 for pairs without a slot."""
         back = rows.reshape(self.geometry.local, *self.shape, self.slots, *rows.shape[1:])
         back = jnp.moveaxis(back, 0, len(self.shape))
-        for dimension, axis in enumerate(self.geometry.axes.exchanged):
-            back = lax.all_to_all(back, axis, dimension, dimension, tiled=True)
+        for axis in reversed(self.geometry.hops):
+            back = self._swap(back, axis)
         back = back.reshape(-1, *rows.shape[1:])
         return only(filled.slot >= 0, back[jnp.maximum(filled.slot, 0)])
 
@@ -80,6 +80,11 @@ class Slots:
         if self.geometry.gpu:
             return jax.vmap(product)(*arrays)
         return lax.map(lambda of_one: product(*of_one), arrays)
+
+    def _swap(self, rows: jax.Array, axis: str) -> jax.Array:
+        """The all-to-all over one axis, of the dim that counts the devices of this axis."""
+        dimension = self.geometry.axes.exchanged.index(axis)
+        return lax.all_to_all(rows, axis, dimension, dimension, tiled=True)
 
     def _by_expert(self, x: jax.Array) -> jax.Array:
         return x.reshape(self.geometry.local, -1, *x.shape[1:])
