@@ -25,7 +25,8 @@ class Found:
     """One array of one collective. bytes: on one device and for one time, the larger of what goes in and comes out.
 
     dtype: XLA's word; shape: of that larger side. times: how often a step. combined: the collective's name, shared by
-    the arrays that it sends together. loop: the trip count is known. source: line of the package.
+    the arrays that it sends together. source: line of the package. beside: what the schedule has beside it. counted:
+    whether the trip counts of all loops around it are known.
     """
 
     kind: str

@@ -55,6 +55,8 @@ def _backward(plan: Plan, kept: tuple[jax.Array, ...], dy: jax.Array) -> tuple[A
     x, *stored = kept
     weight, split = jax.vjp(plan.weight, *stored)
     of_x, of_weight, of_y = plan.equation.replace("->", ",").split(",")
+    if of_y == "btd":  # where the stream is cut: gathered here once, and not by each of the two products
+        dy = plan.place.constrain(dy, "batch", "length", "embed")
     dx = jnp.einsum(f"{of_y},{of_weight}->{of_x}", dy, weight)
     # x stands left, so that the matrix which a CPU must transpose is the smaller one
     return dx, *split(jnp.einsum(f"{of_x},{of_y}->{of_weight}", x, dy))

@@ -1,6 +1,7 @@
 """`predict_traffic`: every collective of a step, from the declaration alone.
 
-Sums of a few numbers (the loss, the norm of the gradient, counts of tokens) are one line of their own, `SCALARS`.
+Sums of a few numbers (the loss, the norm of the gradient, counts of tokens) are left out: the ledger has a line for
+them. So is what experts exchange, and what Muon gathers to make a matrix whole.
 """
 
 from meshtrain.cost.collective import Collective

@@ -21,7 +21,7 @@ class Turns:
     """Times a step. forward, again, backward: passes of a layer; again are those that a backward pass repeats.
 
     embed, table: lookups in the embedding, and gradients of it; head: the loss with its gradient. sends, answers:
-    permutes of a pipeline, forward and back; passes: of a piece, forward and backward, 0 without a pipeline.
+    permutes of a pipeline, forward and back; ticks: those with a backward op; all three 0 without a pipeline.
     """
 
     forward: int
