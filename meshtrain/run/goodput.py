@@ -84,7 +84,8 @@ class Goodput:
             if found["seconds"].get(name, 0.0) >= 0.0005 * found["total"]
         ]
         starts = f"{found['starts']} start{'s' * (found['starts'] != 1)}"
-        again = f", {found['lost_steps']} steps done again" if found["lost_steps"] else ""
+        lost = found["lost_steps"]
+        again = f", {lost} step{'s' * (lost != 1)} done again" if lost else ""
         return (
             f"goodput {found['share']:.1%} of {_time(found['total'])} in {starts}{again};"
             f" the rest: {', '.join(parts) or 'nothing'}"

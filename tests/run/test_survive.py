@@ -88,7 +88,7 @@ def test_kill_9_of_one_process_ends_the_other_and_the_run_goes_on(
     again = start(*run, cache=cache, processes=2 if victim else 1)
     assert set(finish_all(again)) == {0}, said_by_all(again)
     assert "restoring step 5" in again[0].output
-    assert re.search(r"goodput \d+\.\d% of .* in 2 starts, [2-9] steps done again;", again[0].output)
+    assert re.search(r"goodput \d+\.\d% of .* in 2 starts, [1-9] steps? done again;", again[0].output)
     if victim:
         assert numbers(tmp_path) == numbers(unbroken_two)
     losses = [[record["loss"] for record in records(folder).values()] for folder in (tmp_path, unbroken_two)]

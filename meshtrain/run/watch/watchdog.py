@@ -145,7 +145,8 @@ class Watchdog:
 
     def _watch(self) -> None:
         """The thread of the clock."""
-        aborted = saving = None
+        aborted: float | None = None
+        saving: float | None = None
         before = time.monotonic()
         while not self._stop.wait(self._config.interval):
             now = time.monotonic()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from meshtrain.run.watch.heartbeat import SIZE, Beat, Signs, Verdict, _overwrite
 from tests.run.watch.member import CONFIG
 
 ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.slow
 
 
 class Members:
@@ -51,7 +53,7 @@ class Members:
 
 
 @pytest.fixture
-def members(tmp_path: Path, request: pytest.FixtureRequest):
+def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Members]:
     run = Members(tmp_path, *request.param)
     yield run
     run.close()
