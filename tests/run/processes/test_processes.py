@@ -48,13 +48,12 @@ def test_processes_read_their_own_rows_where_data_differs_and_the_same_where_it_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("late", [0, 1])
-def test_either_process_may_come_late_and_both_end_well(
-    tmp_path: Path, cache: Path, unbroken: Path, here: list[str], late: int
+def test_processes_may_come_and_go_late_and_one_goes_on_with_their_run(
+    tmp_path: Path, cache: Path, unbroken: Path, here: list[str]
 ) -> None:
-    """Case S2; process 1 is also late at the end. One process goes on with the run of two, CLOSE to the unbroken."""
+    """Case S2: process 0 comes 3 s late, process 1 ends late. The run of two, then of one, is CLOSE to the unbroken."""
     run = write_run(tmp_path)
-    both = hosts.start(*run, "--config.steps=5", cache=cache, late={late: 3.0})
+    both = hosts.start(*run, "--config.steps=5", cache=cache, late={0: 3.0})
     both[0].wait_for("step 4/5")
     both[1].signal(signal.SIGSTOP)
     time.sleep(2)
@@ -62,7 +61,8 @@ def test_either_process_may_come_late_and_both_end_well(
     assert hosts.finish_all(both) == [0, 0], both[0].output + both[1].output
     assert "mesh axes inside a host: data=8" in both[0].output  # both processes are on this host
     assert "step" not in both[1].output  # only process 0 reports
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_00000003", "step_00000005"]
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["step_00000003", "step_00000005"]
     assert run_here(*run, *here) == 0
     losses = [[record["loss"] for record in records(folder).values()] for folder in (tmp_path, unbroken)]
     assert losses[0] == pytest.approx(losses[1], abs=CLOSE)
