@@ -108,10 +108,8 @@ class LatentAttention(nnx.Module):
         else:
             ends = np.cumsum([param[...].shape[1] for param in down])
             found = jnp.split(product("btd,dr->btr", x_BTD, down, place, side_by_side), ends[:-1], axis=-1)
-        found = [
-            checkpoint_name(place.constrain(y, "batch", "length", dim), "latent")
-            for y, dim in zip(found, dims, strict=True)
-        ]
+        for i, dim in enumerate(dims):
+            found[i] = checkpoint_name(place.constrain(found[i], "batch", "length", dim), "latent")
         return (found[0] if len(found) == 3 else None), found[-2], found[-1]
 
     def queries(

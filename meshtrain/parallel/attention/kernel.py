@@ -17,6 +17,7 @@ from meshtrain.parallel.shard import on_copies
 
 KERNELS = ("auto", "cudnn", "xla")
 GPU = ("gpu", "cuda")
+WIDEST, WIDEST_HOPPER = 128, 256  # head sizes that cuDNN's kernel takes
 GPU_SCORES = 1 << 26  # scores held at a time on a GPU, where one row would not fill the chip: 256 MB of float32
 
 _announced: set[str] = set()
@@ -30,7 +31,7 @@ def choose_kernel(kernel: str, mask: Mask, place: Placement, dtype: jnp.dtype, h
     if kernel not in KERNELS:
         hint = nearest(kernel, KERNELS)
         raise InputError(f"kernel: there is no kernel {kernel!r}.{hint} One of: {' '.join(KERNELS)}.")
-    reasons = cudnn_refusals(mask, platform_of(place), dtype, head_dims)
+    reasons = cudnn_refusals(mask, platform_of(place), dtype, head_dims, on_hopper(place))
     if place.layout.attention in ("gather", "ring", "usp"):
         reasons.append(f"attention={place.layout.attention!r} computes with keys of other shards, which it cannot mask")
     if kernel == "cudnn" and reasons:
@@ -42,8 +43,10 @@ def choose_kernel(kernel: str, mask: Mask, place: Placement, dtype: jnp.dtype, h
     return chosen
 
 
-def cudnn_refusals(mask: Mask, platform: str, dtype: jnp.dtype, head_dims: tuple[int, int]) -> list[str]:
-    """Why cuDNN's kernel cannot compute this; empty where it can."""
+def cudnn_refusals(
+    mask: Mask, platform: str, dtype: jnp.dtype, head_dims: tuple[int, int], hopper: bool = False
+) -> list[str]:
+    """Why cuDNN's kernel cannot compute this; empty where it can. What is said of head_dim is JAX's own condition."""
     found = []
     if platform not in GPU:
         found.append(f"it needs an NVIDIA GPU, and the mesh is of {platform or 'abstract'} devices")
@@ -53,9 +56,20 @@ def cudnn_refusals(mask: Mask, platform: str, dtype: jnp.dtype, head_dims: tuple
         found.append("it does not keep the documents of a packed row apart (Mask.packed)")
     if dtype not in (jnp.bfloat16, jnp.float16):
         found.append(f"it computes in bfloat16 or float16, not {jnp.dtype(dtype).name}")
-    if any(size % 8 or size > 128 for size in head_dims):
-        found.append(f"its head_dim is a multiple of 8 up to 128, not {max(head_dims)}")
+    size, widest = max(head_dims), WIDEST_HOPPER if hopper else WIDEST
+    if size % 8 or size > widest:
+        more = "" if hopper else f" ({WIDEST_HOPPER} on this machine's own GPUs, from Hopper on)"
+        found.append(f"its head_dim is a multiple of 8 up to {widest}{more}, not {size}")
     return found
+
+
+def on_hopper(place: Placement) -> bool:
+    """Whether the mesh is of GPUs of this machine that are Hopper or later: of GPUs that only the compiler knows JAX
+    does not ask what they are."""
+    if platform_of(place) not in GPU or jax.default_backend() not in GPU:
+        return False
+    device = place.mesh.devices.flat[0]
+    return float(getattr(device, "compute_capability", "0")) >= 9
 
 
 def platform_of(place: Placement) -> str:
@@ -85,11 +99,24 @@ def self_attention(
 
 
 def _cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKW: jax.Array, mask: Mask) -> jax.Array:
-    """cuDNN's flash attention. Rows are one document and then padding, so causal order alone hides the padding."""
-    return jax.nn.dot_product_attention(
-        q_BTNH, k_BTKH, v_BTKW, scale=mask.scale, is_causal=True, implementation="cudnn",
+    """cuDNN's flash attention. Rows are one document and then padding, so causal order alone hides the padding.
+
+    JAX asks for values as wide as keys, so the narrower of both are padded with zeros: in latent attention the values,
+    from 128 to 192, at half as much again for their products.
+    """
+    size = max(q_BTNH.shape[-1], v_BTKW.shape[-1])
+    q, k, v = (_widened(x, size) for x in (q_BTNH, k_BTKH, v_BTKW))
+    out = jax.nn.dot_product_attention(
+        q, k, v, scale=mask.scale, is_causal=True, implementation="cudnn",
         local_window_size=None if mask.window is None else (mask.window - 1, 0),
     )  # fmt: skip
+    return out[..., : v_BTKW.shape[-1]]
+
+
+def _widened(x: jax.Array, size: int) -> jax.Array:
+    """x with zeros behind each head, up to this head size."""
+    more = size - x.shape[-1]
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, more))) if more else x
 
 
 def _announce(text: str) -> None:

@@ -30,7 +30,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
     monkeypatch.setattr(kernel, "platform_of", lambda place: "gpu")
     refusals = kernel.cudnn_refusals
-    monkeypatch.setattr(kernel, "cudnn_refusals", lambda mask, platform, _, H: refusals(mask, platform, BFLOAT16, H))
+
+    def of_bfloat16(mask: Any, platform: str, _: Any, sizes: Any, hopper: bool) -> list[str]:
+        return refusals(mask, platform, BFLOAT16, sizes, hopper)
+
+    monkeypatch.setattr(kernel, "cudnn_refusals", of_bfloat16)
     return asked
 
 
@@ -56,3 +60,26 @@ def test_the_choice_is_said_once(gpu: list[dict[str, Any]], caplog: pytest.LogCa
     first, second = (record.getMessage() for record in caplog.records)
     assert first == "attention kernel: cudnn"
     assert second.startswith("attention kernel: xla (cudnn cannot be used: it has no soft-cap of scores (softcap=2.0);")
+
+
+def test_heads_of_latent_attention_need_hopper() -> None:
+    """DeepSeek-V3's: 192 wide, values 128. JAX has cuDNN do it from Hopper on, up to 256."""
+    mask = Mask(1.0, packed=False)
+    assert kernel.cudnn_refusals(mask, "gpu", BFLOAT16, (128, 64)) == []
+    assert kernel.cudnn_refusals(mask, "gpu", BFLOAT16, (192, 128), hopper=True) == []
+    assert "up to 128 (256 on" in kernel.cudnn_refusals(mask, "gpu", BFLOAT16, (192, 128))[0]
+    assert "up to 256, not 264" in kernel.cudnn_refusals(mask, "gpu", BFLOAT16, (264, 128), hopper=True)[0]
+    assert not kernel.on_hopper(placed("single"))
+
+
+@pytest.mark.parametrize("W", [4, 16])
+def test_values_are_as_wide_as_cudnn_asks(gpu: list[dict[str, Any]], W: int) -> None:
+    """Padded for the kernel, which has no other way; the numbers are those of the narrower ones."""
+    mask = Mask(H**-0.5, packed=False)
+    rng = np.random.default_rng(0)
+    shapes = (4, H), (2, H), (2, W), (4, W)
+    arrays = tuple(jnp.asarray(rng.normal(size=(8, T, *shape)), jnp.float32) for shape in shapes)
+    rows = documents(ROWS, T)
+    found = run(placed("single"), arrays, rows, mask)
+    assert gpu
+    compare(found, arrays, rows, mask)
