@@ -109,15 +109,16 @@ class LocalProcesses:
         stream = self._children[index].stdout
         assert stream is not None
         begun = ""  # of a line that something else was printed into
-        for line in stream:
-            rest = GLOO.sub("", line)
-            if rest != line and not rest.endswith("\n"):
-                begun += rest
-                continue
-            if rest.startswith("error: "):
-                self._errors[index].append(rest.strip())
-            self._print(str(index), (begun + rest).rstrip("\n"))
-            begun = ""
+        with stream:
+            for line in stream:
+                rest = GLOO.sub("", line)
+                if rest != line and not rest.endswith("\n"):
+                    begun += rest
+                    continue
+                if rest.startswith("error: "):
+                    self._errors[index].append(rest.strip())
+                self._print(str(index), (begun + rest).rstrip("\n"))
+                begun = ""
 
     def _print(self, who: str, text: str) -> None:
         with self._lock:
