@@ -107,7 +107,10 @@ class _Order:
             )
         sizes = sorted({sizes.tensor for sizes in self.search.sizes if sizes.tensor > 1})
         for number in sizes:
-            where: Where = lambda c, number=number: _is(c.sizes, 1, 1, number)  # noqa: E731
+
+            def where(choice: Choice, number: int = number) -> bool:
+                return _is(choice.sizes, 1, 1, number)
+
             if self._try(said, f"tensor={number}", where):
                 break
         needed = [number for number in sizes if task.num_devices / number <= task.global_batch]

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.goodput import Goodput, goodput
 from meshtrain.cost.memory import Memory, predict_memory
+from meshtrain.cost.quantity import Seconds
 from meshtrain.cost.search import USABLE
 from meshtrain.cost.state import state_bytes
 from meshtrain.cost.time import StepTime, step_time
+from meshtrain.cost.traffic import predict_traffic
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, Placement, place_abstract
 from meshtrain.layout.finding import ERROR, Finding, merge
@@ -18,8 +21,13 @@ from meshtrain.model.flops import count_parameters, model_flops_per_token
 from meshtrain.parallel.attention.balance import balance
 from meshtrain.run.config import RunConfig
 from meshtrain.run.inventory import check_run
+from meshtrain.run.plan.traffic import Traffic, by_axis
 from meshtrain.run.show.pipeline import PipelineFacts, pipeline_facts
 from meshtrain.run.startup import step_config
+
+# What a checkpoint holds a step up (a copy to the host; the rest is written beside the training), and how long it takes
+# from a failure to the next step.
+SAVE_SECONDS, RESTART_SECONDS = 10.0, 600.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class PlanReport:
     balance: dict[int | None, list[int]]
     flops_per_token: float
     time: StepTime
+    traffic: tuple[Traffic, ...]
+    goodput: Goodput | None
     findings: tuple[Finding, ...]
 
     @property
@@ -91,8 +101,21 @@ def make_plan_report(
         balance={window: blocks for window in windows if (blocks := balance(place, length, window))},
         flops_per_token=model_flops_per_token(model, length),
         time=step_time(model, place, config.global_batch, length, cluster, compute=config.precision.compute),
+        traffic=by_axis(
+            place,
+            predict_traffic(step, place, global_batch=config.global_batch, length=length, packed=config.data.packed),
+            cluster,
+        ),
+        goodput=_goodput(cluster, num_devices),
         findings=tuple(findings),
     )
+
+
+def _goodput(cluster: Cluster, num_devices: int) -> Goodput | None:
+    """With a copy of the state to the host for each checkpoint and a restart as they usually are."""
+    if cluster.failures is None:
+        return None
+    return goodput(cluster, num_devices, Seconds(SAVE_SECONDS), Seconds(RESTART_SECONDS))
 
 
 def as_json(report: PlanReport) -> dict[str, Any]:
@@ -124,6 +147,10 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         "tokens_per_second": time.tokens_per_second,
         "mfu": time.mfu,
         "hfu": time.hfu,
+        "traffic": [dataclasses.asdict(row) for row in report.traffic],
+        "goodput": None
+        if report.goodput is None
+        else dataclasses.asdict(report.goodput) | {"share": report.goodput.share},
         "usd_per_million_tokens": None if report.cost_per_token is None else report.cost_per_token * 1e6,
         "findings": [dataclasses.asdict(finding) for finding in report.findings],
     }

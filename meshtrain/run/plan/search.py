@@ -30,8 +30,8 @@ def search_text(outcome: Outcome) -> str:
     lines = [f"ORDER OF DECISIONS (usable: {USABLE:.0%} of a GPU's memory)", ""]
     for decision in outcome.decisions:
         lines.append(f"  {decision.number}. {decision.title}")
-        for found in decision.found:
-            lines += wrapped(found, "       ", "     ")
+        for sentence in decision.found:
+            lines += wrapped(sentence, "       ", "     ")
         lines += wrapped(f"-> {decision.taken}" if decision.taken else "-> no: on to the next", "        ", "     ")
     lines += ["", "THE BEST", ""]
     for found in outcome.others:

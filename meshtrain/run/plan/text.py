@@ -1,8 +1,10 @@
 """A plan as text for the terminal: what fits, what it computes, how long it takes, what is wrong."""
 
+from meshtrain.cost.goodput import Goodput
 from meshtrain.cost.memory import Part, Saved
 from meshtrain.layout.words import plural, size_text
-from meshtrain.run.plan.report import PlanReport
+from meshtrain.run.plan.report import RESTART_SECONDS, SAVE_SECONDS, PlanReport
+from meshtrain.run.plan.traffic import traffic_lines
 from meshtrain.run.show.pipeline import pipeline_text
 from meshtrain.run.show.text import WIDTH, aligned, findings_text, shape_text
 
@@ -22,6 +24,8 @@ def plan_text(report: PlanReport) -> str:
         "",
         *time_lines(report),
         "",
+        *traffic_lines(report.traffic),
+        "",
     ]
     if report.pipeline is not None:
         lines += ["PIPELINE", "", *(f"  {line}" for line in pipeline_text(report.pipeline, WIDTH - 2)), ""]
@@ -29,7 +33,19 @@ def plan_text(report: PlanReport) -> str:
         worst = max(blocks) * len(blocks) / sum(blocks)
         kind = "causal layers" if window is None else f"layers with a window of {window:,}"
         lines += [f"CONTEXT BALANCE in {kind}: the busiest of {len(blocks)} shards has {worst:.2f} times the mean", ""]
+    if report.goodput is not None:
+        lines += [*goodput_lines(report.goodput), ""]
     return "\n".join([*lines, *findings_text(report.findings)])
+
+
+def goodput_lines(goodput: Goodput) -> list[str]:
+    """What failures and checkpoints leave of the time, and how often to save."""
+    return [
+        f"GOODPUT {goodput.share:.1%}: a failure every {goodput.between_failures / 3600:,.1f} h; save every"
+        f" {goodput.advised / 60:,.0f} minutes; lost to saving {goodput.saving:.1%}, to work done again"
+        f" {goodput.again:.1%}, to restarts {goodput.restarting:.1%}",
+        f"  (a checkpoint holds the step up {SAVE_SECONDS:g} s, a restart takes {RESTART_SECONDS:g} s)",
+    ]
 
 
 def memory_lines(report: PlanReport) -> list[str]:
