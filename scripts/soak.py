@@ -2,6 +2,7 @@
 
     python scripts/soak.py                        a dozen faults, minutes
     python scripts/soak.py --faults 50            more of them; --hours 8 goes on for that long
+    python scripts/soak.py --folder DIR           goes on with a soak that was itself interrupted
     python scripts/soak.py --elastic              also changes the number of processes and the layout between starts
 
 A tiny model is trained by several processes on this machine's CPU. Each start meets one fault at a random moment:
@@ -66,14 +67,20 @@ class Soak:
 
     def run(self, faults: int, seconds: float) -> int:
         """Breaks the run `faults` times, or for so long; 0 where nothing was lost."""
-        chance, began, number = random.Random(self.seed), time.monotonic(), 0
-        prepare(self.folder)
+        began, state = time.monotonic(), self.folder / "soak.json"
+        if state.exists():
+            self.counts, self.wrong = json.loads(state.read_text())
+        else:
+            prepare(self.folder)
+        number = sum(self.counts.values())
+        chance = random.Random(self.seed + number)
         while number < faults or time.monotonic() - began < seconds:
             number += 1
             kind = chance.choice([*CODES, "kill"])
             world = chance.choice(WORLDS) if self.elastic else WORLDS[0]
             self.meet(kind, world, number * STEPS_OF_A_START, chance)
             self.counts[kind] = self.counts.get(kind, 0) + 1
+            state.write_text(json.dumps([self.counts, self.wrong]))
             print(f"{number:3d}  {kind:<22} {world[0]} x {world[1]:<16} at step {self.reached()}", flush=True)
         steps = (number + 1) * STEPS_OF_A_START
         self.finish("broken", steps)
@@ -257,13 +264,22 @@ def prepare(folder: Path) -> None:
 
 
 def member(argv: list[str]) -> int:
-    """A process of the run: the trainer, which also writes down the samples of each step as it takes them."""
+    """A process of the run: the trainer, with slow moments, which also writes down the samples that it takes."""
     samples = Path(argv[0]) / f"{os.getpid()}.jsonl"
     from meshtrain import train
+    from meshtrain.io import checkpoint_folder
     from meshtrain.io.loader import Batches
     from meshtrain.io.windows import Windows
 
-    place = Batches._place
+    place, read, take = Batches._place, Batches._read, checkpoint_folder.take_checksums
+
+    def slow_read(self: Any, step: int) -> Any:
+        time.sleep(1.0 if random.random() < 0.05 else 0.0)  # so that signals also come in a wait for data
+        return read(self, step)
+
+    def slow_take(*arguments: Any) -> None:
+        time.sleep(random.uniform(0, 1))  # and in a save
+        take(*arguments)
 
     def note(self: Any, rows: Any, step: int) -> Any:
         if isinstance(self._source, Windows):  # and not one of an evaluation
@@ -273,7 +289,8 @@ def member(argv: list[str]) -> int:
                 )
         return place(self, rows, step)
 
-    Batches._place = note  # type: ignore[method-assign]
+    Batches._place, Batches._read = note, slow_read  # type: ignore[method-assign]
+    checkpoint_folder.take_checksums = slow_take
     train.leave(train.main(argv[1:]))
     return 0
 

@@ -191,9 +191,11 @@ def _train(
         if evaluation and _is_due(config.eval_every, step, config.steps):
             cut = not evaluate()
         if step % config.checkpoint.every == 0 and step < config.steps:
+            report.flush()  # the state is there when its step is done
             with phases.during(SAVE):
                 save()
             saved_step = step
+            report.resume_clock()
         checkpoints.check()
     report.flush()
     phases.enter(END)
