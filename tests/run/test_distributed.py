@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from meshtrain.errors import InputError
 from meshtrain.run import distributed
 from meshtrain.run.arguments import parse
 from meshtrain.run.config import load
@@ -116,6 +117,28 @@ def test_a_damaged_entry_of_the_cache_is_replaced(tmp_path: Path, here: list[str
     assert len(said) == 1
     compile_again()
     assert entry.exists()
+
+
+def test_the_compilers_flags_come_from_the_clusters_file_and_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS")
+    cluster = str(LAYOUTS.parent / "clusters" / "h100_roce.py")
+    run = write_run(tmp_path)
+    said: list[str] = []
+    for gpu, path, expected in ((True, cluster, 1), (True, None, 0), (False, cluster, 0)):
+        monkeypatch.setattr(distributed, "has_gpu", lambda gpu=gpu: gpu)
+        request = load(parse([*run, *([f"--config.cluster={path}"] if path else [])]))
+        assert len(distributed._cluster_flags(request, said.append)) == expected
+    assert said == [f"XLA flags of {cluster}: --xla_gpu_enable_latency_hiding_scheduler=true"]
+    with pytest.raises(InputError, match=r"config\.cluster=none\.py: there is no such file"):
+        distributed._cluster_flags(load(parse([*run, "--config.cluster=none.py"])), said.append)
+
+
+def test_cpu_devices_are_dealt_out_to_processes() -> None:
+    assert distributed._own_share(8, 2) == 4
+    with pytest.raises(InputError, match=r"config\.cpu_devices: 8 devices .* 3 processes; config\.cpu_devices=6"):
+        distributed._own_share(8, 3)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def recognise(
         for each in fields(flags)
         if (value := getattr(flags, each.name)) is not None
     }
-    facts: Facts = {name: _number(fact) if name in NUMBERS else fact for name, fact in given.items()}
+    facts: Facts = {name: _number(name, fact) if name in NUMBERS else fact for name, fact in given.items()}
     launcher, launched = _launched(environ, facts)
     facts = launched | facts
     count, index = _counted(facts, launcher)
@@ -154,9 +154,8 @@ def _missing(name: str, launcher: str) -> str:
     )
 
 
-def _number(fact: Fact[Any]) -> Fact[int]:
-    text = str(fact.value)
-    smallest = 0 if "process" in fact.source.lower() and "processes" not in fact.source.lower() else 1
+def _number(name: str, fact: Fact[Any]) -> Fact[int]:
+    text, smallest = str(fact.value), int(name != "process")
     if not text.isdecimal() or int(text) < smallest:
         raise InputError(f"{fact.source}={text}: it must be a whole number of at least {smallest}.")
     return Fact(int(text), fact.source)

@@ -27,6 +27,7 @@ def join(me: ThisProcess, run: dict[str, Any], say: Callable[[str], None]) -> Pe
         return Peers(me)
     say(table.describe(me))
     meet(me, code_facts() | run)
+    _pass_by_proxies(me)
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -43,6 +44,13 @@ def join(me: ThisProcess, run: dict[str, Any], say: Callable[[str], None]) -> Pe
     except RuntimeError as error:
         raise PeerError(f"{me}: JAX's service at {me.coordinator} did not start: {error}") from None
     return Peers(me)
+
+
+def _pass_by_proxies(me: ThisProcess) -> None:
+    """JAX's service speaks gRPC, which would look for the coordinator behind a proxy of the environment, for ever."""
+    host = (me.coordinator or "").rpartition(":")[0].strip("[]")
+    known = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, (known, host)))
 
 
 def code_facts() -> dict[str, Any]:
