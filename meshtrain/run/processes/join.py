@@ -15,6 +15,7 @@ from meshtrain.run.processes.environment import ThisProcess
 from meshtrain.run.processes.meeting import meet
 from meshtrain.run.processes.peers import Peers
 
+WITHOUT_PROXY = ("no_grpc_proxy", "no_proxy", "NO_PROXY")  # the variables that gRPC looks at, in its order
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -49,8 +50,8 @@ def join(me: ThisProcess, run: dict[str, Any], say: Callable[[str], None]) -> Pe
 def _pass_by_proxies(me: ThisProcess) -> None:
     """JAX's service speaks gRPC, which would look for the coordinator behind a proxy of the environment, for ever."""
     host = (me.coordinator or "").rpartition(":")[0].strip("[]")
-    known = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-    os.environ["no_grpc_proxy"] = ",".join(filter(None, (known, host)))
+    known = next((os.environ[name] for name in WITHOUT_PROXY if os.environ.get(name)), None)
+    os.environ[WITHOUT_PROXY[0]] = ",".join(filter(None, (known, host)))
 
 
 def code_facts() -> dict[str, Any]:
