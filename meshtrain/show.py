@@ -8,6 +8,7 @@
 --diff FILE            what changes from the run's layout (or --layout) to this one
 --array PATH           the picture of this array (such as params/layers/mlp/up) instead of the two largest
 --devices-per-node N   how many neighbours share the fast links: warns of tensor traffic that leaves them
+--cluster FILE         the same, as a cluster's file says (configs/clusters/)
 --strict               warnings are errors
 --json                 the same for programs
 
@@ -22,7 +23,7 @@ from dataclasses import replace
 from meshtrain.errors import InputError, MeshtrainError
 from meshtrain.run.flags import NUMBER, SWITCH, TEXT, take
 
-FLAGS = dict(devices=NUMBER, diff=TEXT, array=TEXT, devices_per_node=NUMBER, strict=SWITCH, json=SWITCH)
+FLAGS = dict(devices=NUMBER, diff=TEXT, array=TEXT, devices_per_node=NUMBER, cluster=TEXT, strict=SWITCH, json=SWITCH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,14 +49,17 @@ def show(argv: Sequence[str]) -> int:
         print(__doc__)
         return 0
     from meshtrain.layout.finding import ERROR, WARNING
+    from meshtrain.run.cluster_file import read_cluster
     from meshtrain.run.config import Request, load
     from meshtrain.run.show import Report, as_json, default_devices, difference_text, make_report, report_text
 
     request = load(arguments)
     num_devices = flags.get("devices") or default_devices(request)
+    fast = read_cluster(flags["cluster"]).fast_gpus if "cluster" in flags else None
+    fast = flags.get("devices_per_node", fast)
 
     def report(asked: Request) -> Report:
-        return make_report(asked.config, asked.layout, asked.layout_name, num_devices, flags.get("devices_per_node"))
+        return make_report(asked.config, asked.layout, asked.layout_name, num_devices, fast)
 
     shown = [report(request)]
     if "diff" in flags:

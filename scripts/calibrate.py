@@ -26,7 +26,7 @@ from meshtrain.run.cluster_file import read_cluster
 SHARES = ("matmul", "memory")
 LATENCIES = ("fast",)
 SOFTWARE = (
-    "half_size", "attention_share", "host_layer", "host_collective", "host_output",
+    "half_size", "host_layer", "host_collective", "host_output",
     "host_microbatch", "update_seconds",
 )  # fmt: skip
 SMALL = 12  # rows of a file that is fitted whole

@@ -106,6 +106,11 @@ def test_the_fast_links_of_a_node(run_file: str, tmp_path: Path, capsys: pytest.
     code, text = shown(capsys, "--config", run_file, "--layout", mine, "--devices-per-node", "4")
     assert code == 0
     assert "Write 'tensor' last in `mesh`" in " ".join(text.split())
+    large = layout_file(tmp_path, mesh={"data": -1, "tensor": 4}, rules=TENSOR)
+    for cluster, warns in (("h100_roce", False), ("l40s_pcie", True)):
+        file = str(ROOT / "configs" / "clusters" / f"{cluster}.py")
+        text = shown(capsys, "--config", run_file, "--layout", large, "--cluster", file)[1]
+        assert ("share fast links" in " ".join(text.split())) == warns
 
 
 def test_json_for_programs(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,10 +183,13 @@ def test_every_layout_file_is_sound_on_the_tiny_model() -> None:
     """Only what a file declares is noted; and its words are not empty."""
     from meshtrain.run import config_file
 
-    run = run_of("tiny", length=512, global_batch=128, compute="float32")
+    runs = {model: run_of(model, length=512, global_batch=128, compute="float32") for model in ("tiny", "tiny_moe")}
+    # its 64 devices to an expert group have no use for 8 experts
+    published = dict(deepseek_v3=run_of("deepseek_v3", length=4096, global_batch=15360, compute="bfloat16"))
     for file in sorted((ROOT / "configs" / "layouts").glob("*.py")):
         values = config_file.read(str(file), "layout").values
         fixed = math.prod(size for size in values["mesh"].values() if size > 0)
+        run = published.get(file.stem, runs["tiny_moe" if "expert" in values.get("rules", {}) else "tiny"])
         report = make_report(run, values, file.stem, fixed * max(8 // fixed, 1))
         assert report.count("error") == 0, report_text(report)
         assert report.count("warning") == 0, report_text(report)
