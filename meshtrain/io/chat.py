@@ -1,8 +1,9 @@
 """Chats as documents: a tokenizer's own chat template makes the text, and only what the assistant says is learned.
 
-Where an answer lies in the text is found by rendering the chat up to it and with it: both must be the beginning of the
-whole text, or it is an error (a template that writes earlier turns in another way once more follow). What comes after
-the last answer teaches nothing and is left out. Templates are Jinja, run in its sandbox.
+Where an answer lies in the text is found by rendering the chat up to it and with it: both are the beginning of the
+whole text. Where a template writes an answer in another way once more turns follow (Qwen3 leaves out its thoughts), the
+answer's own words must stand there, with the token that ends them; or else it is an error. What comes after the last
+answer teaches nothing and is left out. Templates are Jinja, run in its sandbox.
 """
 
 import hashlib
@@ -46,12 +47,13 @@ class ChatTemplate:
                 continue
             start = self._start(messages[:number], whole, where, number)
             upto = self._render(messages[: number + 1], where, prompt=False).rstrip()
-            if not whole.startswith(upto) or len(upto) <= start:
+            stop = len(upto) if whole.startswith(upto) else self._stop(message["content"].strip(), whole, start)
+            if stop <= start:
                 raise InputError(
                     f"{where}: message {number}: the chat template writes this answer in another way when more messages"
                     " follow, so that it cannot be told which tokens are the answer. End the chat with this message."
                 )
-            spans.append((start, len(upto)))
+            spans.append((start, stop))
         if not spans:
             raise InputError(f"{where}: no message of the role {ANSWERS!r}: there is nothing to learn from this chat.")
         return whole[: spans[-1][1]], tuple(spans)
@@ -66,6 +68,14 @@ class ChatTemplate:
             f"{where}: message {number}: the chat template writes what comes before this answer in another way when the"
             " answer follows, so that it cannot be told which tokens are the answer."
         )
+
+    def _stop(self, content: str, whole: str, start: int) -> int:
+        """Where an answer of these words that begins at `start` ends, with its end token; `start` if there is none."""
+        at = whole.find(content, start) if content else -1
+        if at < 0 or whole[start:at].strip():
+            return start
+        stop = at + len(content)
+        return stop + max((len(token) for token in self.special if whole.startswith(token, stop)), default=0)
 
     def _check(self, messages: Any, where: str) -> None:
         if not isinstance(messages, list) or not messages:

@@ -33,6 +33,11 @@ FORGETFUL = (
     "{% for m in messages %}{% if loop.last or m['role'] == 'user' %}{{ m['content'] }}{% else %}-{% endif %}|"
     "{% endfor %}"
 )
+# Only the last answer keeps its thoughts, as Qwen3's do.
+THINKING = CHATML.replace(
+    "+ message['content']",
+    "+ ('<think>\n\n</think>\n\n' if loop.last and message['role'] == 'assistant' else '') + message['content']",
+)
 CHAT = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "One?"},
@@ -107,6 +112,12 @@ def test_only_answers_are_learned_each_with_its_end(tmp_path: Path) -> None:
     rows = Windows(tokens, tokens.num_tokens).rows(np.array([0]))
     assert rows["positions"][0][ends[0]] == 0
     assert rows["segments"][0][ends[0]] == rows["segments"][0][ends[0] - 1] + 1
+
+
+def test_an_answer_that_is_written_in_another_way_once_more_follow(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path / "tok", THINKING)
+    tokens = prepared(tmp_path, tokenizer, CHAT)
+    assert learned(tokens, tokenizer) == ["Eins, é.<|im_end|>", "<think>\n\n</think>\n\nZwei.<|im_end|>"]
 
 
 def test_the_text_is_that_of_the_template_whatever_marks_its_answers(tmp_path: Path) -> None:
