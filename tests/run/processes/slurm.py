@@ -90,7 +90,11 @@ def two_nodes(folder: Path) -> Iterator[dict[str, str]]:
                 )
             _wait_for(folder / "munge.socket")
         _wait_until_idle(folder, environment)
-        yield environment
+        try:
+            yield environment
+        finally:  # of a test that failed: its job would outlive the daemons
+            cancel = ["scancel", "--signal=KILL", "--full", f"--user={os.getuid()}"]
+            subprocess.run(cancel, env=environment, timeout=30, check=False)
     finally:
         for daemon in reversed(daemons):
             daemon.terminate()
