@@ -103,12 +103,15 @@ def _replicated_by_accident(place: Placement, used: Used) -> list[Finding]:
     for kind in WEIGHT_KINDS:
         local = {path: local_bytes(place, kind, spec) for path, spec, _ in used[kind]}
         for axis, size in place.axis_sizes.items():
-            cut = sum(spec.num_bytes for _, spec, axes in used[kind] if axis in sum(axes, ()))
+            arrays = used[kind]
+            if axis in place.rules("use").axes("expert"):  # to all weights but the experts it is an axis of the batch
+                arrays = [one for one in arrays if "expert" not in one[1].dims]
+            cut = sum(spec.num_bytes for _, spec, axes in arrays if axis in sum(axes, ()))
             if place.layout.pipeline and axis in place.rules("use").axes("layers"):
                 continue  # a pipeline's stages share only the layers out; the weights at its ends belong to no layer
-            if size == 1 or cut < MOST * sum(spec.num_bytes for _, spec, _ in used[kind]):
+            if size == 1 or cut < MOST * sum(spec.num_bytes for _, spec, _ in arrays):
                 continue
-            for path, spec, axes in used[kind]:
+            for path, spec, axes in arrays:
                 lost = local[path] * (size - 1) // size
                 declared = axis in place.rules(kind).axes(REPLICATED) and REPLICATED in spec.dims
                 if axis in sum(axes, ()) or declared or lost < max(LARGE, MUCH * sum(local.values())):

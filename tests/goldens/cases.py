@@ -1,4 +1,4 @@
-"""What is kept as golden text: the `show` report of every layout file on the tiny model, and of Llama 3 405B at scale.
+"""What is kept as golden text: the `show` report of every layout file on a tiny model, and of large ones at scale.
 
 `scripts/refresh_goldens.py` writes the files anew; their diff is what a review reads.
 """
@@ -35,14 +35,17 @@ def run_of(model: str, length: int, global_batch: int, compute: str) -> RunConfi
 
 def golden_files() -> Iterator[tuple[Path, str]]:
     """(file, text) of every golden."""
-    tiny = run_of("tiny", length=512, global_batch=128, compute="float32")
+    runs = {model: run_of(model, length=512, global_batch=128, compute="float32") for model in ("tiny", "tiny_moe")}
     for layout in LAYOUTS:
         values = config_file.read(str(layout), "layout").values
         if math.prod(size for size in values["mesh"].values() if size > 0) > NUM_DEVICES:
             continue  # of a published run: shown at its own size below
-        yield FOLDER / f"tiny_{layout.stem}.txt", report_text(make_report(tiny, values, layout.stem, NUM_DEVICES))
+        model = "tiny_moe" if "expert" in values.get("rules", {}) else "tiny"
+        report = make_report(runs[model], values, layout.stem, NUM_DEVICES)
+        yield FOLDER / f"{model}_{layout.stem}.txt", report_text(report)
     yield FOLDER / "llama3_405b_tensor_zero3_16384.txt", large_text()
     yield FOLDER / "llama3_405b_128k_16384.txt", long_text()
+    yield FOLDER / "deepseek_v3_2048.txt", experts_text()
 
 
 def large_text() -> str:
@@ -58,3 +61,10 @@ def long_text() -> str:
     run = run_of("llama3_405b", length=131072, global_batch=128, compute="bfloat16")
     values = config_file.read(str(ROOT / "configs" / "layouts" / "llama3_405b_128k.py"), "layout").values
     return report_text(make_report(run, values, "llama3_405b_128k", 16384, fast_devices=8))
+
+
+def experts_text() -> str:
+    """DeepSeek-V3 under its published layout on 2,048 devices."""
+    run = run_of("deepseek_v3", length=4096, global_batch=15360, compute="bfloat16")
+    values = config_file.read(str(ROOT / "configs" / "layouts" / "deepseek_v3.py"), "layout").values
+    return report_text(make_report(run, values, "deepseek_v3", 2048))

@@ -1,11 +1,13 @@
 """The check: every finding, by the fault that causes it; a sound layout has none."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from meshtrain.layout.check import check
 from meshtrain.layout.finding import Finding
-from tests.layout.arrays import MESH, TENSOR, findings
+from tests.layout.arrays import MESH, TENSOR, array, findings, inventory, placed
 
 
 def only(found: list[Finding], code: str) -> Finding:
@@ -89,6 +91,20 @@ def test_large_weights_that_most_of_their_class_leaves_whole() -> None:
     assert all('rules.vocab="tensor" would cut it' in f.remedy for f in found)
     table = next(f for f in found if f.arrays == ("params/embedding/table",))
     assert "3.15 MB per device more than needed" in table.message  # 4096 x 256 x 4 bytes x 3/4
+
+
+def test_experts_on_the_data_axis_make_no_other_weight_an_accident() -> None:
+    """Most bytes are the experts', which the axis cuts; all else is as whole over it as without them."""
+    declared = dict(mesh=dict(data=8), rules=dict(batch="data", expert="data"))
+    sizes = dict(embed=256, mlp=8192, vocab=4096)
+    arrays = inventory(**sizes)
+    experts = ("layers/moe/experts/up", array("layers expert expert_embed expert_mlp", 2, 64, 256, 8192))
+    arrays = replace(arrays, params=(*arrays.params, experts), grads=(*arrays.grads, experts))
+    assert not check(placed(8, **declared), arrays, 16)
+    # where the axis does cut most of them, the exception is found as before
+    declared = dict(declared, params=dict(mlp="data", expert_mlp=None))
+    found = check(placed(8, **declared), arrays, 16)
+    assert "params/embedding/table" in {path for finding in found for path in finding.arrays}
 
 
 def test_fewer_kv_heads_than_devices_are_noted_and_counted() -> None:

@@ -192,7 +192,10 @@ def test_every_layout_file_is_sound_on_the_tiny_model() -> None:
         run = published.get(file.stem, runs["tiny_moe" if "expert" in values.get("rules", {}) else "tiny"])
         report = make_report(run, values, file.stem, fixed * max(8 // fixed, 1))
         assert report.count("error") == 0, report_text(report)
-        assert report.count("warning") == 0, report_text(report)
+        warned = {(finding.code, finding.where) for finding in report.findings if finding.severity == "warning"}
+        # expert_tensor cuts MLPs of layers without experts, of which tiny_moe has none
+        allowed = {("unused-rule", "rules.mlp")} if run is runs["tiny_moe"] else set()
+        assert warned <= allowed, report_text(report)
 
 
 @pytest.mark.slow
