@@ -47,7 +47,7 @@ def test_every_pair_reaches_its_expert_and_comes_back(name: str, capacity: int |
     rng = np.random.default_rng(0)
     at_random = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(8 * TOKENS)]).astype(np.int32)
     pair = np.arange(1, at_random.size + 1, dtype=np.float32).reshape(at_random.shape)  # 0: an empty row
-    for expert in (at_random, np.broadcast_to(np.int32([EXPERTS - 1, 0, 7]), at_random.shape)):
+    for expert in (at_random, np.broadcast_to(np.array([EXPERTS - 1, 0, 7], np.int32), at_random.shape)):
         keep = rng.random(expert.shape) < 0.8
         rows, back = run(expert, keep, pair)
         local = EXPERTS // place.size(axes.expert)
