@@ -14,7 +14,7 @@ from meshtrain.cost.collective import Collective, wire_factor
 
 STATUSES = ("expected", "larger", "missing", "surprising")
 SCALARS = "sums of a few numbers"
-FEW = 64  # numbers: what a loss, a norm or a count sends
+FEW = 16  # numbers: what a loss, a norm or a count sends
 SAME = 1e-3  # sizes that differ by less are the same: rounding of what is cut
 
 
@@ -90,11 +90,12 @@ class _Need:
 def make_ledger(planned: Sequence[Collective], found: Sequence[Found]) -> Ledger:
     """The ledger of a program. Exact sizes are matched first, then what differs in a way that has a name."""
     few = [one for one in found if _is_few(one)]
-    items = [_Item(one, one.times) for one in found if not _is_few(one)]
+    # What stands in a branch comes last: it may be less than it seems.
+    items = [_Item(one, one.times) for one in sorted(found, key=lambda one: one.branch) if not _is_few(one)]
     needs = [_Need(one, one.count, []) for one in planned]
-    for same_phase in (True, False):
+    for alike in (_exact_in_phase, _exact):
         for need in needs:
-            _take(need, items, lambda n, i, same_phase=same_phase: _exact(n, i) and (not same_phase or _phase(n, i)))
+            _take(need, items, alike)
     entries = [_expected(need) for need in needs if need.taken]
     items = [item for item in items if item.left and not (item.found.branch and _planned_size(needs, item))]
     needs = [need for need in needs if need.left]
@@ -132,16 +133,16 @@ def _place(need: _Need, item: _Item) -> bool:
     return need.plan.axes == item.found.partners.axes and item.found.partners.whole
 
 
-def _phase(need: _Need, item: _Item) -> bool:
-    return need.plan.phase == item.found.phase
-
-
 def _near(a: float, b: float) -> bool:
     return abs(a - b) <= SAME * max(a, b)
 
 
 def _exact(need: _Need, item: _Item) -> bool:
     return need.plan.kind == item.found.kind and _place(need, item) and _near(need.plan.bytes, item.found.bytes)
+
+
+def _exact_in_phase(need: _Need, item: _Item) -> bool:
+    return need.plan.phase == item.found.phase and _exact(need, item)
 
 
 def _wider(need: _Need, item: _Item) -> bool:
@@ -195,18 +196,22 @@ def _regrouped(needs: list[_Need], items: list[_Item]) -> list[Entry]:
             Entry("expected", kind, axes, plan.phase, plan.dim, why, total, wire, times, sources,
                   "in other pieces", beside)
         )  # fmt: skip
-        for one in (*mine, *theirs):
-            one.left = 0
+        for need in mine:
+            need.left = 0
+        for item in theirs:
+            item.left = 0
     return entries
 
 
 def _at_once(needs: list[_Need], items: list[_Item]) -> list[Entry]:
     """One all-reduce over all axes, where a reduce-scatter over some and a sum of the parts over others is planned."""
     entries = []
-    for item in items:
+    for item, equal in [(item, equal) for equal in (True, False) for item in items]:
         one = item.found
         for why in dict.fromkeys(need.plan.why for need in needs if need.left):
             mine = [need for need in needs if need.left and need.plan.why == why]
+            if equal and any(need.left != item.left for need in mine):
+                continue  # (those that run as often belong together first)
             axes = {axis for need in mine for axis in need.plan.axes}
             alike = len(mine) > 1 and one.kind == "all_reduce" and one.partners.whole and axes == set(one.partners.axes)
             if not (item.left and alike and _near(max(need.plan.bytes for need in mine), one.bytes)):
@@ -218,8 +223,9 @@ def _at_once(needs: list[_Need], items: list[_Item]) -> list[Entry]:
                 Entry("larger", one.kind, one.partners.axes, one.phase, "", why, planned, item.wire(times), times,
                       one.source, "one all-reduce in place of a reduce-scatter and a sum of the parts", beside)
             )  # fmt: skip
-            for part in (item, *mine):
-                part.left -= times
+            item.left -= times
+            for need in mine:
+                need.left -= times
     return entries
 
 

@@ -19,10 +19,10 @@ NUM_DEVICES, GLOBAL_BATCH, LENGTH = 16, 256, 512
 # Words of a line -> why it is not as planned.
 REASONS = {
     "one all-reduce in place of a reduce-scatter and a sum of the parts": (
-        "the compiler takes sums (norm scales, tables) over several groups of axes at once and cuts afterwards"
+        "the sum of a table's parts is taken over several groups of axes at once, and cut afterwards"
     ),
     "an all-reduce in place of a reduce-scatter": (
-        "matrices used side by side are summed together in the second of two steps, and cut afterwards"
+        "what is joined once a step or used side by side is summed whole, and cut afterwards"
     ),
 }
 

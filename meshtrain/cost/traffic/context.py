@@ -47,9 +47,10 @@ def _ids(setting: Setting) -> int:
 
 
 def _passes(setting: Setting) -> int:
-    """How often a stack of layers begins: what is the same in all of them is sent but once."""
+    """How often the forward pass sends what is the same in all layers: once for a stack of them. The compiler moves it
+    out of the layers' loop, but not in a pipeline's forward op."""
     turns = setting.turns
-    return turns.sends + turns.ticks if setting.place.layout.pipeline else setting.place.layout.accumulate
+    return turns.forward + turns.ticks if setting.place.layout.pipeline else setting.place.layout.accumulate
 
 
 def _wide(setting: Setting) -> int:

@@ -114,7 +114,7 @@ def _gradient(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[C
     summed = setting.without(setting.ordered(_token_axes(setting, path)), used)
     if place.layout.pipeline is not None:
         mine = setting.own_axes
-        once = _reduce(
+        at_the_end = _reduce(
             setting, path, spec, scale, FLOAT32, (*mine, *(() if in_layers(spec) else setting.axes["layers"])),
             "optimizer", 1,
         )  # fmt: skip
@@ -122,8 +122,10 @@ def _gradient(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[C
         inner = setting.without(summed, mine)
         layers = place.layer_ids(setting.config.model.num_layers)
         assert layers is not None
-        count = times * (layers.shape[2] if in_layers(spec) else 1)
-        return _reduce(setting, path, layer, scale, dtype, inner, "use", count) + once
+        each = layers.shape[2] if in_layers(spec) else 1
+        if not matrix:  # vectors of all layers of a piece are summed together, behind the layers' loop
+            return _reduce(setting, path, layer, scale * each, dtype, inner, "use", times) + at_the_end
+        return _reduce(setting, path, layer, scale, dtype, inner, "use", times * each) + at_the_end
     once = tuple(axis for axis in joined_once(place) if axis in summed)
     count = turns.backward if in_layers(spec) else _end(setting, path)
     found = _reduce(setting, path, layer, scale, dtype, setting.without(summed, once), place.gradient_rows, count)
@@ -153,6 +155,8 @@ def _reduce(
     Axes of batch and length are two steps (Placement.at_use)."""
     added = setting.without(setting.weight_axes(spec, rows), setting.weight_axes(spec, start))
     scattered = tuple(axis for axis in added if axis in summed)
+    if _is_vector(spec) and set(scattered) != set(summed):
+        scattered = ()  # the compiler sums vectors whole where it could not scatter them over all axes
     held = round(scale * setting.weight(spec, start, dtype))
     why, phase = f"{path}: gradient", "backward"
     found: list[Collective] = []
@@ -161,6 +165,10 @@ def _reduce(
         found += setting.make("reduce_scatter", axes, held, count, phase, _dim(setting, spec, rows, axes), why)
         held //= setting.place.size(axes)
     return found + setting.make("all_reduce", setting.without(summed, scattered), held, count, phase, "", why)
+
+
+def _is_vector(spec: ArraySpec) -> bool:
+    return len(one_layer(spec).dims) == 1
 
 
 def _dim(setting: Setting, spec: ArraySpec, rows: str, axes: Axes) -> str:

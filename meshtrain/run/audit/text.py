@@ -29,8 +29,10 @@ def audit_text(report: AuditReport) -> str:
     if report.copies:
         lines += ["", "LARGE COPIES that the compiler adds", ""]
         lines += aligned(
-            (size_text(copy.bytes), f"x {copy.times}", f"{copy.dtype}{list(copy.shape)}", copy.source)
-            for copy in report.copies
+            [
+                (size_text(copy.bytes), f"x {copy.times}", f"{copy.dtype}{list(copy.shape)}", copy.source)
+                for copy in report.copies
+            ]
         )
     return "\n".join(lines)
 
@@ -70,7 +72,7 @@ def ledger_lines(ledger: Ledger, small: float = SMALL) -> list[str]:
         shown = [entry for entry in entries if max(entry.found, entry.planned) >= least]
         rest = [entry for entry in entries if max(entry.found, entry.planned) < least]
         if entries:
-            lines += ["", f"  {status.upper()}", *aligned(_rows(shown, rest))]
+            lines += ["", f"  {status.upper()}", *aligned(list(_rows(shown, rest)))]
     return lines
 
 
