@@ -4,16 +4,18 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import meshtrain
-from meshtrain.errors import PeerError
+from meshtrain.errors import Exit, PeerError
 from meshtrain.run.processes import table
 from meshtrain.run.processes.environment import ThisProcess
 from meshtrain.run.processes.meeting import meet
 from meshtrain.run.processes.peers import Peers
+from meshtrain.run.watch.abort import on_abort
 
 WITHOUT_PROXY = ("no_grpc_proxy", "no_proxy", "NO_PROXY")  # the variables that gRPC looks at, in its order
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -33,6 +35,7 @@ def join(me: ThisProcess, run: dict[str, Any], say: Callable[[str], None]) -> Pe
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from the loop
+    on_abort(_lost_at_the_start)  # what JAX does where process 0 goes away from here on
     try:
         jax.distributed.initialize(
             me.coordinator,
@@ -52,6 +55,12 @@ def _pass_by_proxies(me: ThisProcess) -> None:
     host = (me.coordinator or "").rpartition(":")[0].strip("[]")
     known = next((os.environ[name] for name in WITHOUT_PROXY if os.environ.get(name)), None)
     os.environ[WITHOUT_PROXY[0]] = ",".join(filter(None, (known, host)))
+
+
+def _lost_at_the_start() -> None:
+    """From the thread in which JAX gives up: the end, with the code for it."""
+    print("error: process 0, or the way to it, was lost while the processes met", file=sys.stderr, flush=True)
+    os._exit(Exit.PEER_LOST)
 
 
 def code_facts() -> dict[str, Any]:
