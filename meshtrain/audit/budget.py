@@ -19,6 +19,7 @@ from meshtrain.errors import InputError, MeshtrainError, nearest
 from meshtrain.layout.words import size_text
 
 KEYS = ("memory", "wire", "surprising", "collectives", "others")
+NOTHING = "0 B"  # the one form of zero
 SCALAR_BYTES = 1024  # sums of a few numbers stand in no budget
 
 
@@ -83,4 +84,6 @@ class Budget:
 
 
 def _bytes(value: Any, key: str) -> float | None:
-    return None if value is None else read_bytes(value, key).value
+    if value is None:
+        return None
+    return 0.0 if value == NOTHING else read_bytes(value, key).value
