@@ -9,6 +9,7 @@ export   the newest checkpoint of a run's folder, or an imported folder, to a Hu
   --step N          another checkpoint
   --dtype NAME      f32, bf16 or f16 (default: that of the folder the run began with, else what the run computes in)
   --shard-size N    the most bytes of one file (default 5GB)
+  --cluster FILE --gpus N   also say how vLLM should serve it there
 
 Nothing half-made is left behind. Exit codes: 0 done, 2 bad input, 4 a folder that cannot be read or written.
 """
@@ -17,11 +18,11 @@ import sys
 from collections.abc import Sequence
 
 from meshtrain.errors import InputError, MeshtrainError
-from meshtrain.run.flags import TEXT, take
+from meshtrain.run.flags import NUMBER, TEXT, take
 
 FLAGS = {
     "import": dict(to=TEXT, layout=TEXT),
-    "export": dict(to=TEXT, step=TEXT, dtype=TEXT, shard_size=TEXT),
+    "export": dict(to=TEXT, step=TEXT, dtype=TEXT, shard_size=TEXT, cluster=TEXT, gpus=NUMBER),
 }
 
 
@@ -60,9 +61,11 @@ def convert(action: str, argv: Sequence[str]) -> None:
     if action == "import":
         work.import_folder(folders[0], flags["to"], flags.get("layout"), print)
         return
-    work.export_folder(
-        folders[0], flags["to"], work.parse_step(flags.get("step")), flags.get("dtype"), flags.get("shard_size"), print
-    )
+    if ("cluster" in flags) != ("gpus" in flags):
+        raise InputError("--cluster, --gpus: name both, for example --cluster configs/clusters/h100_roce.py --gpus 8.")
+    serve_on = (flags["cluster"], flags["gpus"]) if "gpus" in flags else None
+    step, dtype, shard_size = work.parse_step(flags.get("step")), flags.get("dtype"), flags.get("shard_size")
+    work.export_folder(folders[0], flags["to"], step, dtype, shard_size, print, serve_on)
 
 
 if __name__ == "__main__":

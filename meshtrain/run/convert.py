@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from meshtrain.cost.serving import serve
 from meshtrain.errors import InputError
 from meshtrain.io import checkpoint, checkpoint_folder
 from meshtrain.io.checkpoint import CheckpointConfig, Checkpoints
@@ -30,7 +31,9 @@ from meshtrain.layout import Layout, Placement, map_specs, named_specs, place, s
 from meshtrain.layout.padding import physical_specs
 from meshtrain.model import ModelConfig, count_parameters, describe
 from meshtrain.run import config_file, origin, schema
+from meshtrain.run.cluster_file import read_cluster
 from meshtrain.run.distributed import make_devices
+from meshtrain.run.plan import serving
 
 MARK = "meshtrain weights"
 SHARD_BYTES = 5_000_000_000
@@ -63,9 +66,18 @@ def import_folder(source: str, to: str, layout: str | None, say: Callable[[str],
 
 
 def export_folder(
-    run: str, to: str, step: int | None, dtype: str | None, shard_size: str | None, say: Callable[[str], None]
+    run: str,
+    to: str,
+    step: int | None,
+    dtype: str | None,
+    shard_size: str | None,
+    say: Callable[[str], None],
+    serve_on: tuple[str, int] | None = None,
 ) -> Exported:
-    """Makes the Hugging Face folder `to` from a run's or an imported folder's checkpoint, whole or not at all."""
+    """Makes the Hugging Face folder `to` from a run's or an imported folder's checkpoint, whole or not at all.
+
+    serve_on: a cluster's file and a number of GPUs, for which vLLM's flags are said.
+    """
     folder = Path(run).expanduser().absolute()
     values = origin.stored_model(folder)
     if values is None:
@@ -83,6 +95,9 @@ def export_folder(
     say(f"wrote {to}: {written.tensors} tensors in {written.files} file(s), {written.num_bytes:,} bytes")
     if written.overflows:
         say(f"warning: {written.overflows:,} numbers are too large for float16 and became infinite; bf16 holds them")
+    if serve_on is not None:
+        plan = serve(model, read_cluster(serve_on[0]), serve_on[1], model.max_length)
+        say(serving.text(plan).replace("vllm serve MODEL", f"vllm serve {to}"))
     return written
 
 

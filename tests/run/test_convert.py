@@ -128,6 +128,7 @@ def test_a_damaged_folder_stops_a_run_and_an_import_before_anything_is_made(
         (["import", "/nowhere", "--to", "y"], "no such folder"),
         (["export", "/nowhere", "--to", "y"], "not a run's folder"),
         (["export", "x", "--to", "y", "--stop", "3"], "--step"),
+        (["export", "x", "--to", "y", "--gpus", "8"], "--cluster"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +152,9 @@ def test_a_run_from_nothing_is_exported_with_the_tokenizer_of_its_corpus(
     data["prepare"] = {"input": [str(tmp_path / "text.txt")], "tokenizer": "byte", "held_out": 0}
     run = write_run(tmp_path, data=data, model=MODEL | {"vocab": 257, "qk_norm": True})
     assert train.main([*run, *FLAGS]) == 0, said(capsys)
-    assert convert.main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "out")]) == 0, said(capsys)
+    serve_on = ["--cluster", str(LAYOUTS.parent / "clusters" / "h100_roce.py"), "--gpus", "8"]
+    assert convert.main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "out"), *serve_on]) == 0, said(capsys)
+    assert f"vllm serve {tmp_path / 'out'}" in said(capsys)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["model_type"], config["torch_dtype"], config["eos_token_id"]) == ("qwen3", "float32", 256)
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
