@@ -15,7 +15,7 @@ from meshtrain.cost.collective import Collective, wire_factor
 STATUSES = ("expected", "larger", "missing", "surprising")
 SCALARS = "sums of a few numbers"
 FEW = 16  # numbers: what a loss, a norm or a count sends
-SAME = 1e-3  # sizes that differ by less are the same: rounding of what is cut
+SAME = 1e-6  # sizes that differ by less are the same
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,10 @@ def weight_traffic(setting: Setting) -> list[Collective]:
     found: list[Collective] = []
     for path, spec in weights(setting):
         found += _from_update(setting, path, spec) + _to_use(setting, path, spec)
-    for path, spec, parts in _gradients(setting):
-        found += _gradient(setting, path, spec, parts)
+    for path, spec, size in _gradients(setting):
+        found += _each_time(setting, path, spec, size)
+    for path, spec in weights(setting):
+        found += _once(setting, path, spec)
     return found
 
 
@@ -91,7 +93,7 @@ def _to_use(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
 
 
 def _gradients(setting: Setting) -> Iterator[tuple[str, ArraySpec, int]]:
-    """(path, spec, in how many parts of equal form): matrices that are joined while they are used count as one."""
+    """(path, spec, numbers in all): matrices that are joined while they are used count as one, of the first one's form."""
     left = dict(weights(setting))
     joins = setting.config.model.num_kv_heads % setting.place.num_shards("kv_heads") == 0
     for names in JOINED if joins else JOINED[1:]:
@@ -103,33 +105,49 @@ def _gradients(setting: Setting) -> Iterator[tuple[str, ArraySpec, int]]:
         yield path, spec, spec.size
 
 
-def _gradient(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[Collective]:
-    """The sum of a gradient over the axes of the tokens that it comes from."""
-    place, turns = setting.place, setting.turns
-    layer = one_layer(spec)
+def _each_time(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[Collective]:
+    """The sum of a gradient over the axes of the tokens that it comes from, where that is done each time."""
+    place, turns, layer = setting.place, setting.turns, one_layer(spec)
     matrix = is_matrix(path, spec) or path.endswith("table")
     dtype = setting.config.precision.dtype if matrix else FLOAT32
-    scale = size // spec.size if size % spec.size == 0 else size / spec.size
-    used = setting.weight_axes(layer, "use")
-    summed = setting.without(setting.ordered(_token_axes(setting, path)), used)
-    if place.layout.pipeline is not None:
-        mine = setting.own_axes
-        at_the_end = _reduce(
-            setting, path, spec, scale, FLOAT32, (*mine, *(() if in_layers(spec) else setting.axes["layers"])),
-            "optimizer", 1,
-        )  # fmt: skip
-        times = turns.ticks if in_layers(spec) else _end(setting, path)
-        inner = setting.without(summed, mine)
-        layers = place.layer_ids(setting.config.model.num_layers)
-        assert layers is not None
-        each = layers.shape[2] if in_layers(spec) else 1
-        if not matrix:  # vectors of all layers of a piece are summed together, behind the layers' loop
-            return _reduce(setting, path, layer, scale * each, dtype, inner, "use", times) + at_the_end
-        return _reduce(setting, path, layer, scale, dtype, inner, "use", times * each) + at_the_end
-    once = tuple(axis for axis in joined_once(place) if axis in summed)
-    count = turns.backward if in_layers(spec) else _end(setting, path)
-    found = _reduce(setting, path, layer, scale, dtype, setting.without(summed, once), place.gradient_rows, count)
-    return found + _reduce(setting, path, spec, scale, FLOAT32, once, "optimizer", 1, start=place.gradient_rows)
+    scale = size / spec.size
+    summed = setting.without(_summed(setting, path, spec), _joined(setting, path, spec))
+    if place.layout.pipeline is None:
+        count = turns.backward if in_layers(spec) else _end(setting, path)
+        return _reduce(setting, path, layer, scale, dtype, summed, place.gradient_rows, count)
+    if not in_layers(spec):
+        return _reduce(setting, path, layer, scale, dtype, summed, "use", _end(setting, path))
+    ids = place.layer_ids(setting.config.model.num_layers)
+    assert ids is not None
+    each = ids.shape[2]
+    if matrix:
+        return _reduce(setting, path, layer, scale, dtype, summed, "use", turns.ticks * each)
+    # Vectors of all layers of a piece are summed together, behind the layers' loop.
+    return _reduce(setting, path, layer, scale * each, dtype, summed, "use", turns.ticks)
+
+
+def _once(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
+    """The sum of a gradient over the axes that are joined once a step, in float32."""
+    place = setting.place
+    axes = _joined(setting, path, spec)
+    if place.layout.pipeline is None:
+        return _reduce(setting, path, spec, 1, FLOAT32, axes, "optimizer", 1, start=place.gradient_rows)
+    if len(one_layer(spec).dims) == 1 and any(axis not in setting.weight_axes(spec, "optimizer") for axis in axes):
+        return _reduce(setting, path, spec, 1, FLOAT32, axes, "use", 1)  # (short vectors are summed whole)
+    return _reduce(setting, path, spec, 1, FLOAT32, axes, "optimizer", 1)
+
+
+def _summed(setting: Setting, path: str, spec: ArraySpec) -> Axes:
+    """All axes over which a gradient has its parts, but those of a pipeline's stages."""
+    return setting.without(setting.ordered(_token_axes(setting, path)), setting.weight_axes(one_layer(spec), "use"))
+
+
+def _joined(setting: Setting, path: str, spec: ArraySpec) -> Axes:
+    """Those over which it is joined once a step: in a pipeline also the stages, of what stands outside the layers."""
+    if setting.place.layout.pipeline is None:
+        summed = _summed(setting, path, spec)
+        return tuple(axis for axis in joined_once(setting.place) if axis in summed)
+    return setting.own_axes + (() if in_layers(spec) else setting.axes["layers"])
 
 
 def _end(setting: Setting, path: str) -> int:
@@ -155,8 +173,6 @@ def _reduce(
     Axes of batch and length are two steps (Placement.at_use)."""
     added = setting.without(setting.weight_axes(spec, rows), setting.weight_axes(spec, start))
     scattered = tuple(axis for axis in added if axis in summed)
-    if _is_vector(spec) and set(scattered) != set(summed):
-        scattered = ()  # the compiler sums vectors whole where it could not scatter them over all axes
     held = round(scale * setting.weight(spec, start, dtype))
     why, phase = f"{path}: gradient", "backward"
     found: list[Collective] = []
@@ -165,10 +181,6 @@ def _reduce(
         found += setting.make("reduce_scatter", axes, held, count, phase, _dim(setting, spec, rows, axes), why)
         held //= setting.place.size(axes)
     return found + setting.make("all_reduce", setting.without(summed, scattered), held, count, phase, "", why)
-
-
-def _is_vector(spec: ArraySpec) -> bool:
-    return len(one_layer(spec).dims) == 1
 
 
 def _dim(setting: Setting, spec: ArraySpec, rows: str, axes: Axes) -> str:

@@ -92,6 +92,8 @@ def flops_lines(report: AuditReport) -> list[str]:
     """FLOPs of the program's products beside the model's."""
     ratio = report.flops / report.model_flops if report.model_flops else 0.0
     without = ", attention left out on both sides (a library has it)" if report.library_attention else ""
+    if any(one.branch for one in report.found):
+        without += "; at most, since branches count as if they were always taken"
     return [
         "FLOPS of matrix products, one device and step",
         "",
