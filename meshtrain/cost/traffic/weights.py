@@ -93,7 +93,7 @@ def _to_use(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
 
 
 def _gradients(setting: Setting) -> Iterator[tuple[str, ArraySpec, int]]:
-    """(path, spec, numbers in all): matrices that are joined while they are used count as one, of the first one's form."""
+    """(path, spec, numbers in all): matrices that are joined while in use count as one, of the first one's form."""
     left = dict(weights(setting))
     joins = setting.config.model.num_kv_heads % setting.place.num_shards("kv_heads") == 0
     for names in JOINED if joins else JOINED[1:]:
