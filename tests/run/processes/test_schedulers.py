@@ -107,12 +107,52 @@ def test_slurm_shows_each_node_its_gpus_in_a_dry_run(tmp_path: Path, nodes: dict
     assert {line.split()[1] for line in said.splitlines() if line.startswith("  host ")} == set(slurm.NODES)
 
 
+# A stand-in for python and the trainer: the first start ends with an exit code for each process, the next one well.
+STAND_IN = """#!/usr/bin/env bash
+rank=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}
+echo "process $rank: $*"
+[ -e "$STARTED.$rank" ] && exit 0
+touch "$STARTED.$rank"
+codes=($CODES)
+exit ${codes[$rank]}
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> dict[str, str]:
+    """The environment in which the scripts start the stand-in."""
+    program = tmp_path / "stand-in"
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    return {"PYTHON": str(program), "STARTED": str(tmp_path / "started")}
+
+
 @pytest.mark.slow
-def test_bad_input_under_slurm_ends_the_job_and_is_not_queued_again(tmp_path: Path, nodes: dict[str, str]) -> None:
+@pytest.mark.parametrize(("codes", "expected", "again"), [("2 2", Exit.BAD_INPUT, False), ("137 7", Exit.DONE, True)])
+def test_slurm_queues_again_what_another_start_mends(
+    tmp_path: Path, nodes: dict[str, str], stand_in: dict[str, str], codes: str, expected: int, again: bool
+) -> None:
     log = tmp_path / "job.log"
-    assert finished(nodes, submit(nodes, log, "--config=none.py")) == Exit.BAD_INPUT
-    assert "there is no such file" in log.read_text()
-    assert "queued again" not in log.read_text()
+    job = submit(nodes | stand_in | {"CODES": codes}, log, "--config", "a b.py")
+    assert finished(nodes, job) == expected
+    said = log.read_text()
+    assert ("is queued again" in said) == again
+    assert said.count("process 1: -u -m meshtrain.train --config a b.py") == 1 + again
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("codes", "expected", "starts"), [("2 2", 2, 1), ("5 5", 5, 1), ("7 7", 0, 2)])
+def test_mpirun_is_started_again_where_that_mends(
+    stand_in: dict[str, str], codes: str, expected: int, starts: int
+) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs Open MPI's mpirun")
+    environment = hosts.environment(**stand_in, CODES=codes, PORT="1234")
+    command = [str(SCRIPTS / "mpi.sh"), "--config", "a b.py"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == expected, done.stdout + done.stderr
+    line = "process 1: -u -m meshtrain.train --coordinator localhost:1234 --config a b.py"
+    assert done.stdout.count(line) == starts
 
 
 @pytest.mark.slow
