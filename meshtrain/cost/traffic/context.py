@@ -30,7 +30,7 @@ def context_traffic(setting: Setting) -> list[Collective]:
     if scheme in ("ring", "usp"):
         found += _ring(setting, again)
     if scheme == "gather":
-        found += _gather(setting, again)
+        found += _gather(setting)
     return found
 
 
@@ -58,14 +58,15 @@ def _wide(setting: Setting) -> int:
     return FLOAT32.itemsize // setting.config.precision.dtype.itemsize
 
 
-def _gather(setting: Setting, again: int) -> list[Collective]:
+def _gather(setting: Setting) -> list[Collective]:
     axes, turns, make = exchange_axes(setting.place).ring, setting.turns, setting.make
     whole = 2 * _keys(setting) * setting.place.size(axes)
     ids = _ids(setting) * setting.place.size(axes)
     return [
         *make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once"),
         *make("all_gather", axes, whole, turns.forward, "forward", "length", "keys and values"),
-        *make("all_gather", axes, whole, turns.backward + again, "backward", "length", "keys and values, again"),
+        # Where attention is done again, its gather and the backward pass's own are one to the compiler.
+        *make("all_gather", axes, whole, turns.backward, "backward", "length", "keys and values, again"),
         *make("reduce_scatter", axes, _wide(setting) * whole, turns.backward, "backward", "length", "their gradients"),
         *make("all_gather", axes, ids, turns.backward, "backward", "length", "positions and segments"),
     ]
