@@ -17,24 +17,33 @@ sys.path.insert(0, str(ROOT))
 from meshtrain.run.compiler import compile_without_gpus  # noqa: E402
 
 
+def compiled_memory(name: str) -> dict[str, int]:
+    """What the compiler says of one step, in bytes of a device."""
+    compile_without_gpus()
+    from meshtrain.audit import compile_step
+    from tests.cost.memory_cases import CASES, layout_of
+
+    case = CASES[name]
+    compiled = compile_step(
+        case.config(), layout_of(case), case.gpus, global_batch=case.batch, length=case.length, packed=case.packed,
+        gpu="h100",
+    )  # fmt: skip
+    memory = compiled.memory_analysis()
+    kinds = ("argument", "output", "alias", "temp")
+    return {kind: int(getattr(memory, f"{kind}_size_in_bytes")) for kind in kinds}
+
+
 def main(words: list[str]) -> None:
     """Writes the file anew after each case, so that nothing is lost."""
     compile_without_gpus()
-    from meshtrain.audit import compile_step
-    from tests.cost.memory_cases import CASES, GOLDEN, layout_of
+    from tests.cost.memory_cases import CASES, GOLDEN
 
     found = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     found = {name: value for name, value in found.items() if name in CASES}
-    for name, case in CASES.items():
+    for name in CASES:
         if name in found if words == ["missing"] else not all(word in name.split() for word in words):
             continue
-        compiled = compile_step(
-            case.config(), layout_of(case), case.gpus, global_batch=case.batch, length=case.length, packed=case.packed,
-            gpu="h100",
-        )  # fmt: skip
-        memory = compiled.memory_analysis()
-        kinds = ("argument", "output", "alias", "temp")
-        found[name] = {kind: int(getattr(memory, f"{kind}_size_in_bytes")) for kind in kinds}
+        found[name] = compiled_memory(name)
         print(f"{name}: {found[name]}", flush=True)
         GOLDEN.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
 

@@ -5,6 +5,7 @@ collective there would (gathered or scattered), so that every array of the trace
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import config as annotations
 
 from meshtrain.cost.liveness import VIEWS, bodies, called, num_bytes, peak_bytes
 from meshtrain.layout import ArraySpec, Layout, Placement, abstract_mesh, map_specs
 from meshtrain.layout.inventory import local_shape
 from meshtrain.layout.mesh import MeshShape
-from meshtrain.model import ModelConfig, describe
+from meshtrain.model import ModelConfig, MoEConfig, describe
 from meshtrain.model.block import run_layers
 from meshtrain.model.inputs import make_inputs
 from meshtrain.parallel.pipeline.split import cut
@@ -103,6 +105,24 @@ def local_model(model: ModelConfig, place: Placement) -> ModelConfig:
         num_heads=model.num_heads // place.num_shards("heads", "use"),
         num_kv_heads=local_shape(place, "activations", kv)[0],
         mlp=model.mlp // place.num_shards("mlp", "use"),
+        moe=local_experts(model, place),
+    )
+
+
+def local_experts(model: ModelConfig, place: Placement) -> MoEConfig | None:
+    """One device's experts, in every layer: the few dense layers of a model count as layers with experts."""
+    if model.moe is None:
+        return None
+    number = model.moe.num_experts // place.num_shards("expert", "use")
+    return replace(
+        model.moe,
+        num_experts=number,
+        top_k=min(model.moe.top_k, number),
+        mlp=model.moe.mlp // place.num_shards("expert_mlp", "use"),
+        num_groups=1,
+        top_groups=1,
+        first_dense=0,
+        every=1,
     )
 
 
@@ -120,11 +140,13 @@ def layer_memory(
     cudnn: attention is cuDNN's kernel, of which our own stands in: that one holds no scores, its results have no names,
     so that no remat policy keeps them, and without remat its output is kept twice, as it comes and masked.
     """
-    jaxpr = jax.make_jaxpr(_backward(model, sizes, remat, not cudnn))(
-        *_arguments(model, sizes, dtype, packed or not cudnn)
-    ).jaxpr
+    with _lengths_change():
+        jaxpr = jax.make_jaxpr(_backward(model, sizes, remat, not cudnn))(
+            *_arguments(model, sizes, dtype, packed or not cudnn)
+        ).jaxpr
     num = model.num_layers // len(model.window_layers)
-    forward, backward = (eqn for eqn in _scans(jaxpr) if eqn.params["length"] == num and eqn.params["num_carry"])
+    shape = (sizes.batch, sizes.stream, model.embed)
+    forward, backward = (eqn for eqn in _scans(jaxpr) if eqn.params["length"] == num and _carries(eqn, shape))
     saved = list(_saved(forward, model.num_layers))
     if cudnn:
         results = [array for array in saved if array.name in CUDNN_UNNAMED]
@@ -154,8 +176,20 @@ def tape_bytes(model: ModelConfig, sizes: LocalSizes, remat: str, dtype: np.dtyp
         later = [False] * len(jax.tree.leaves(weights))
         return cut(whole, [*residuals, y], [*later, True]).now(*residuals, y)[1]
 
-    kept = jax.eval_shape(tape, *_arguments(model, sizes, dtype, packed=True))
+    with _lengths_change():
+        kept = jax.eval_shape(tape, *_arguments(model, sizes, dtype, packed=True))
     return sum(num_bytes(form) for form in jax.tree.leaves(kept)) // model.num_layers
+
+
+@contextmanager
+def _lengths_change() -> Iterator[None]:
+    """Annotations are not checked in a trace: a sharding that is fixed changes no length of an array, here it does."""
+    before = annotations.jaxtyping_disable
+    annotations.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        annotations.update("jaxtyping_disable", before)
 
 
 CUDNN_UNNAMED = ("attention_out", "attention_lse")
@@ -186,6 +220,11 @@ def _layers(model: ModelConfig, sizes: LocalSizes, remat: str, batch: Any, gpu: 
     place = LocalPlacement(Layout(MeshShape({}), remat=remat), abstract_mesh({}), lengths, gpu)
     given = make_inputs(batch, model, place, jax.random.key(0) if model.dropout else None)
     return lambda weights, x: run_layers(weights, x, model, given)[0]
+
+
+def _carries(eqn: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a loop hands on the residual stream, or its gradient."""
+    return any(v.aval.shape == shape for v in eqn.outvars[: eqn.params["num_carry"]])
 
 
 def _saved(forward: Any, num_layers: int) -> Iterator[Saved]:

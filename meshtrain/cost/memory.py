@@ -98,6 +98,7 @@ class _Step:
             *self._activations(layer),
             *(self._pipeline() if self.place.layout.pipeline else ()),
             Part("loss", self._loss(), transient=True, what="logits of one chunk and their gradient"),
+            *self._experts(layer),
             Part("layer", layer.backward, transient=True, what="one layer's backward pass"),
         ]
         return Memory(tuple(part for part in parts if part.num_bytes), layer.saved)
@@ -123,6 +124,7 @@ class _Step:
             full = whole if at_once else self._bytes("grads", layers)
             parts += [
                 Part("gradients", full // pieces, what="of one piece"),
+                Part("piece", full // pieces if pieces > 1 else 0, what="the weights of the piece at work"),
                 Part(
                     "gradient sums",
                     (full + self._bytes("use" if at_once else "grads", tables)) * F32 // self._size,
@@ -182,6 +184,21 @@ class _Step:
             Part("saved activations", layer.saved_bytes * layers),
             Part("copy of saved", copied * layers, transient=True, what="gathered inputs, put into another order"),
         ]
+
+    def _experts(self, layer: LayerMemory) -> list[Part]:
+        """Buffers of tokens from other devices: without a capacity made for the case that all of them come here."""
+        moe, parts = self.config.model.moe, self.place.num_shards("expert", "use")
+        if moe is None or parts == 1:
+            return []
+        sizes, local = local_sizes(self.place, self.rows, self.length), local_model(self.config.model, self.place)
+        assert local.moe is not None
+        pairs = sizes.batch * sizes.length * local.moe.top_k
+        arrays = sum(array.num_bytes for array in layer.saved if array.shape[0] == pairs)
+        capacity = self.place.layout.experts.capacity(sizes.length, moe.top_k, moe.num_experts)
+        slots = pairs if capacity is None else sizes.batch * capacity * local.moe.num_experts
+        rows = slots * parts  # a device's experts take in the tokens of all that share them out
+        more = arrays * max(rows - pairs, 0) // pairs
+        return [Part("expert slots", more * self._layers_at_once(), what="rows for tokens of other devices")]
 
     def _layers_at_once(self) -> int:
         """Layers whose activations are kept together: all, or those of a pipeline's piece."""

@@ -1,20 +1,28 @@
 """Predicted memory against what the compiler for H100s says (tests/goldens/memory.json), step by step."""
 
 import json
+import subprocess
+import sys
 from functools import cache
 from importlib.util import find_spec
 
 import pytest
 
 from meshtrain.cost.memory import Memory, predict_memory
-from meshtrain.layout import place_abstract
-from tests.cost.memory_cases import CASES, GOLDEN, layout_of
+from meshtrain.layout import Layout, place_abstract
+from tests.cost.memory_cases import CASES, GOLDEN, ROOT, layout_of
 
 GOLDENS: dict[str, dict[str, int]] = json.loads(GOLDEN.read_text())
 TOLERANCE = 0.05
 
+# Steps whose prediction is known to be further off, and why.
+KNOWN = {
+    "small zb_h1 4 zero1": "the tape: the compiler keeps some float32 arrays of the norms once where the cut keeps two",
+}
+
 
 def compiled_peak(name: str) -> int:
+    """Arguments, results that take no argument's place, and buffers."""
     found = GOLDENS[name]
     return found["argument"] + found["output"] - found["alias"] + found["temp"]
 
@@ -26,5 +34,76 @@ def predicted(name: str, quick: bool = False) -> Memory:
     return predict_memory(case.config(), place, case.batch, case.length, packed=case.packed, quick=quick)
 
 
-def errors() -> dict[str, float]:
-    return {name: predicted(name).peak / compiled_peak(name) - 1 for name in GOLDENS if name in CASES}
+def test_at_least_sixty_steps_are_compiled() -> None:
+    assert set(GOLDENS) == set(CASES), "python scripts/refresh_memory.py missing"
+    assert len(set(GOLDENS) - set(KNOWN)) >= 60
+
+
+def test_the_peak_is_what_the_compiler_says() -> None:
+    errors = {name: predicted(name).peak / compiled_peak(name) - 1 for name in GOLDENS}
+    far = {name: f"{error:+.1%}" for name, error in errors.items() if abs(error) > TOLERANCE and name not in KNOWN}
+    assert not far
+    worst = max((name for name in errors if name not in KNOWN), key=lambda name: abs(errors[name]))
+    assert worst == WORST[0], f"the worst is now {worst}: {errors[worst]:+.2%}"
+    assert errors[worst] == pytest.approx(WORST[1], abs=0.002)
+    assert sum(abs(error) for error in errors.values()) / len(errors) < 0.02
+
+
+# The worst step and its error: a change of either is a change to look at.
+WORST = ("", 0.0)
+
+
+def test_arguments_are_exact() -> None:
+    for name, found in GOLDENS.items():
+        assert predicted(name).state == pytest.approx(found["argument"], rel=1e-3, abs=1000), name
+
+
+def test_the_search_may_take_the_quick_way() -> None:
+    """A layer traced for two short rows, and others on their line, against one traced at its own size."""
+    for name in GOLDENS:
+        assert predicted(name, quick=True).peak == pytest.approx(predicted(name).peak, rel=0.03), name
+
+
+def test_a_wrong_layout_would_be_noticed() -> None:
+    """The comparison bites: the memory of a neighbouring layout is outside of the tolerance."""
+    for name, other in (
+        ("small zero0", "small zero2"), ("small zero3 dots", "small zero3 names"),
+        ("8b tensor 4 zero1 none", "8b tensor 8 sequence none"), ("small 1f1b 4 zero1", "small 1f1b 4"),
+    ):  # fmt: skip
+        assert abs(predicted(other).peak / compiled_peak(name) - 1) > TOLERANCE
+
+
+def test_classes_add_up_and_follow_the_layout() -> None:
+    memory = predicted("small zero3")
+    assert memory.peak == memory.kept + max(part.num_bytes for part in memory.parts if part.transient)
+    assert memory.bytes_of("optimizer state") * 8 == pytest.approx(
+        predicted("small zero0").bytes_of("optimizer state"), rel=1e-3
+    )
+    names = {array.name for array in predicted("small zero3 names").saved}
+    assert names == {"query", "key", "value", ""}  # "": the layer's input; cuDNN's results have no names
+    assert predicted("small zero3 full").bytes_of("saved activations") == 16 * 2 * 4096 * 2048 * 2  # inputs alone
+
+
+def test_unequal_stages_count_as_the_longest() -> None:
+    """126 layers on 16 stages x 8 pieces: what the longest piece takes."""
+    case = CASES["405b as published, 8k"]
+    layout = Layout.parse({**case.layout, "pipeline": dict(schedule="1f1b", microbatches=16)}, "case")
+    memory = predict_memory(case.config(), place_abstract(layout, case.gpus), case.batch, case.length)
+    one = sum(array.num_bytes for array in memory.saved)
+    assert memory.bytes_of("saved activations") == 8 * one
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("jax_cuda13_plugin") is None, reason="needs the cuda13 extra")
+def test_the_golden_is_what_the_compiler_says_today() -> None:
+    code = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from scripts.refresh_memory import compiled_memory
+print(compiled_memory("small zero3 full"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1].replace("'", '"'))
+    wanted = GOLDENS["small zero3 full"]
+    assert found["argument"] == wanted["argument"]
+    assert found["temp"] == pytest.approx(wanted["temp"], rel=0.02)
