@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,12 +48,13 @@ def with_constants(values: dict[str, float], cluster: Cluster, software: Softwar
         for key, share in cluster.shares.items()
     }
     fast = Link(cluster.fast.rate, Seconds(values["fast.latency"]))
-    return replace(cluster, shares=shares, fast=fast), replace(software, **{key: values[key] for key in SOFTWARE})
+    chosen: dict[str, Any] = {key: values[key] for key in SOFTWARE}
+    return replace(cluster, shares=shares, fast=fast), replace(software, **chosen)
 
 
 def fit(files: Sequence[Sequence[Measured]], cluster: Cluster, software: Software) -> tuple[Cluster, Software]:
     """The constants that make the weighted errors of log time least, near the ones that were given."""
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     start = constants(cluster, software)
     names = list(start)

@@ -6,7 +6,7 @@ biases, and a vocabulary of 51,200; ranks run tensor, data, pipeline, the first 
 """
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from meshtrain.cost.cluster import Cluster
@@ -17,9 +17,6 @@ from meshtrain.cost.time import StepTime, predict
 from meshtrain.errors import InputError
 from meshtrain.model import ModelConfig
 
-COUNTS = (
-    "gpus", "global_batch", "micro_batch", "embed", "heads", "layers", "sequence", "tensor", "data", "pipeline",
-)  # fmt: skip
 VOCAB = 51200  # GPT-2's 50,257 entries padded for up to 8 devices, as Megatron does
 
 
@@ -82,6 +79,10 @@ class Measured:
         return self.predict(cluster, software).seconds / self.seconds - 1
 
 
+# The columns that every file has beside step_ms: the fields from `gpus` to `pipeline`.
+COUNTS = tuple(field.name for field in fields(Measured) if field.type is int and field.name != "chunks")
+
+
 def read_measured(path: Path) -> list[Measured]:
     """The rows of a file, in its order. InputError for a column that is missing or a row that is none."""
     if not path.is_file():
@@ -102,11 +103,11 @@ def _row(row: dict[str, str], where: str) -> Measured:
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: {error}") from None
     remat = row.get("remat") or "full"
-    product = counts["tensor"] * counts["data"] * counts["pipeline"]
-    if product != counts["gpus"] or min(*counts.values(), chunks) < 1 or not seconds > 0 or remat not in REDONE:
-        raise InputError(
-            f"{where}: {counts['gpus']} GPUs are not tensor x data x pipeline, or a value is out of range."
-        )
-    if counts["global_batch"] % (counts["micro_batch"] * counts["data"]):
+    if min(*counts.values(), chunks) < 1 or not seconds > 0 or remat not in REDONE:
+        raise InputError(f"{where}: a value is out of range; remat is one of {', '.join(REDONE)}.")
+    run = Measured(**counts, seconds=seconds, chunks=chunks, remat=remat, sequence_parallel=sequence_parallel)
+    if run.tensor * run.data * run.pipeline != run.gpus:
+        raise InputError(f"{where}: {run.gpus} GPUs are not tensor x data x pipeline.")
+    if run.global_batch % (run.micro_batch * run.data):
         raise InputError(f"{where}: the global batch does not divide into microbatches.")
-    return Measured(**counts, seconds=seconds, chunks=chunks, remat=remat, sequence_parallel=sequence_parallel)
+    return run

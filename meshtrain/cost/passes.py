@@ -16,6 +16,7 @@ from meshtrain.model import ModelConfig
 from meshtrain.model.flops import attention_flops_per_token
 
 Parts = dict[str, float]  # cause -> seconds
+TENSOR = "tensor_parallel"  # the cause: exchanges of activations within the tensor group
 COMPUTE = ("products", "attention", "memory", "recompute")
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
@@ -97,17 +98,18 @@ def layer_passes(step: Step) -> Passes:
     others = plus((1, tensor), (1, experts), (1, exchange))
 
     forward = plus((1, {"products": matmul, "attention": attention[0], "memory": memory}), (1, others))
-    backward = plus(
-        (1, {"products": matmul, "attention": attention[1], "memory": 2 * memory}), (1, others), (1, _regather(step))
-    )
+    backward = plus((1, {"products": matmul, "attention": attention[1], "memory": 2 * memory}), (1, others))
     weight: Parts = {"products": matmul}
     redone, redone_flops = _redone(step, products, (attention[0], attention_flops), memory, tensor)
     host = software.host_layer + 2 * (split.tensor.size > 1) * software.host_collective
     _wait(forward, host)
     _wait(backward, host, beside=matmul)
     _wait(redone, host if split.remat == "full" else 0.0)
-    backward = plus((1, backward), (1, redone))
     flops = sum(product.flops for product in products)
+    if split.schedule and software.replays:
+        redone = plus((1, redone), (1, {"recompute": matmul + attention[0] + memory}), (1, others))
+        redone_flops += flops + attention_flops
+    backward = plus((1, backward), (1, redone))
     factor = 1 + software.attention_backward
     return Passes(forward, backward, weight, hidden, 3 * flops + factor * attention_flops + redone_flops)
 
@@ -185,15 +187,7 @@ def _tensor(step: Step) -> Parts:
         return {}
     kinds = ("all_gather", "reduce_scatter") if step.split.sequence else ("all_reduce",)
     one = sum(collective_seconds(kind, _activation_bytes(step), group, step.cluster) for kind in kinds)
-    return {"tensor": 2 * one}
-
-
-def _regather(step: Step) -> Parts:
-    """With the stream cut, backward gathers the two saved inputs once more; Megatron hides it behind a product."""
-    split = step.split
-    if split.tensor.size == 1 or not split.sequence or step.software.redoes_all:
-        return {}
-    return {"tensor": 2 * collective_seconds("all_gather", _activation_bytes(step), split.tensor, step.cluster)}
+    return {TENSOR: 2 * one}
 
 
 def _context(step: Step, attention: tuple[float, float]) -> tuple[Parts, Parts]:
@@ -231,18 +225,19 @@ def _redone(
 ) -> tuple[Parts, float]:
     """What the backward pass computes again, and its FLOPs. attention: seconds and FLOPs of its forward pass."""
     remat, everything = step.split.remat, step.software.redoes_all
+    # With the stream cut, both gathers again and one scatter (the layer's end is not needed); else one of two sums.
+    part = 0.75 if step.split.sequence else 0.5
     if remat == "none":
         return {}, 0.0
     if remat == "attention":
         return {"recompute": attention[0]}, attention[1]
     if remat == "dots":
-        return {"recompute": memory}, 0.0
+        return plus((1, {"recompute": memory}), (0.5 if step.split.sequence else 0.0, tensor)), 0.0
     if remat == "names":  # the MLP, and attention's output matrix; not the last product, whose result nobody needs
         again = [p for p in products if p.down == (p.part == "attention")]
-        exchanged = plus((0.5, tensor))
     else:
         again = [p for p in products if everything or not (p.down and p.part != "attention")]
-        exchanged = plus((1.0 if everything else 0.75 if step.split.sequence else 0.5, tensor))
+    exchanged = plus((1.0 if everything else part, tensor))
     seconds, flops = (attention[0], attention[1]) if remat == "full" else (0.0, 0.0)
     seconds += sum(step.seconds(product) for product in again) + memory
     return plus((1, {"recompute": seconds}), (1, exchanged)), flops + sum(product.flops for product in again)

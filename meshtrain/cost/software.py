@@ -17,8 +17,10 @@ class Software:
     attention. writes_scores: whether attention's scores go through memory; score_bytes: then for each score, forward
     and backward. square: whether masked scores are computed. logit_bytes: for each logit, forward and backward.
     attention_backward: FLOPs of attention's backward pass over its forward pass. host_*: seconds that the host needs
-    to start a layer's forward pass, its backward pass, one collective in them, the output layer, and one microbatch;
-    a device with less to do waits for it. redoes_all: whether a recomputed layer is computed to its very end.
+    to start one pass of a layer, one collective in it, the output layer, and one microbatch; a device with less to do
+    waits for it. redoes_all: whether a recomputed layer is computed to its very end.
+    replays: whether the backward pass of a pipeline's piece starts from the piece's input, with its forward pass again;
+    the last piece then has no forward pass of its own.
     gradient_bytes: of one gradient as it is reduced. overlaps_data: whether gradients are reduced while the backward
     pass goes on. scatters_sends: whether the tensor group shares out what a pipeline sends. lock_step: whether stages
     go from tick to tick together. update_bytes: read and written for one parameter in the update; update_seconds: its
@@ -39,6 +41,7 @@ class Software:
     host_output: float
     host_microbatch: float
     redoes_all: bool
+    replays: bool
     gradient_bytes: float
     overlaps_data: bool
     scatters_sends: bool
@@ -64,6 +67,7 @@ MEGATRON_2022 = Software(
     host_output=1.2e-3,
     host_microbatch=3.8e-3,
     redoes_all=True,
+    replays=False,
     gradient_bytes=2.0,
     overlaps_data=False,
     scatters_sends=True,
@@ -89,6 +93,7 @@ MESHTRAIN = Software(
     host_output=0.0,
     host_microbatch=0.0,
     redoes_all=False,
+    replays=True,
     gradient_bytes=2.0,
     overlaps_data=True,
     scatters_sends=False,

@@ -24,9 +24,9 @@ from meshtrain.model import ModelConfig, model_flops_per_token
 class StepTime:
     """A step, predicted. parts: seconds of the busiest stage by cause, which add up to `seconds`:
 
-    products, attention, memory (norms and other elementwise work), recompute; exchanges that are not hidden: tensor,
-    context, experts, sends, weights, data; host (waiting for it), bubble, update. hidden: exchanges behind computation.
-    bubble: idle share of the pipeline.
+    products, attention, memory (norms and other elementwise work), recompute; exchanges that are not hidden:
+    tensor_parallel, context, experts, sends, weights, data; host (waiting for it), bubble, update. hidden: exchanges
+    behind computation. bubble: idle share of the pipeline.
     """
 
     seconds: float
@@ -87,7 +87,8 @@ def predict(
     step = Step(model, split, length, cluster, software, compute)
     layer, output = layer_by_layer(step, layer_passes(step)), output_passes(step)
     send = _send_seconds(step)
-    pieces = _pieces(split, layer, output, send)
+    replays = software.replays and split.schedule is not None
+    pieces = _pieces(split, layer, output, send, replays)
     schedule = split.schedule or "1f1b"
     run = pipeline_time(schedule, split.num_stages, split.num_microbatches, pieces, software.lock_step)
     busiest = int(pieces.stage_work(split.num_stages).argmax())
@@ -95,6 +96,8 @@ def predict(
     microbatch = plus((layers, _all(layer)), (1, {"sends": 2 * split.chunks * send, "host": software.host_microbatch}))
     if busiest == split.num_stages - 1:
         microbatch = plus((1, microbatch), (1, _all(output)))
+        if replays:
+            microbatch = plus((1, microbatch), (-split.pieces[-1], layer.forward), (-1, {"sends": send}))
     once, hidden = once_a_step(step, layers, layers * (total(layer.backward) + total(layer.weight)))
     parts = plus((split.num_microbatches, microbatch), (1, once), (1, {"bubble": run.seconds - run.work}))
     tokens = split.global_batch * length
@@ -116,13 +119,18 @@ def predict(
 _model_flops = lru_cache(maxsize=256)(model_flops_per_token)  # it describes the model's weights
 
 
-def _pieces(split: Split, layer: Passes, output: Passes, send: float) -> Pieces:
-    """Seconds of each piece's passes: its layers, the output behind the last, and the message to the next."""
+def _pieces(split: Split, layer: Passes, output: Passes, send: float, replays: bool) -> Pieces:
+    """Seconds of each piece's passes: its layers, the output behind the last, and the message to the next.
+
+    Where a piece's backward pass replays its forward pass, the last piece, for which nobody waits, has only that.
+    """
     found = []
     for kind, message in (("forward", send), ("backward", send), ("weight", 0.0)):
         one, last = total(getattr(layer, kind)), total(getattr(output, kind))
         found.append([num_layers * one + message for num_layers in split.pieces])
         found[-1][-1] += last
+    if replays:
+        found[0][-1], found[1][-1] = 0.0, found[1][-1] + total(output.forward)
     return Pieces(*(tuple(times) for times in found))
 
 

@@ -74,16 +74,18 @@ def once_a_step(step: Step, layers: int, backward: float) -> tuple[Parts, Parts]
     parts: Parts = {}
     hidden: Parts = {}
     by_layer = exchanges_by_layer(step)
+    times = split.num_microbatches if by_layer else 1  # how often the tables are exchanged
     elements = tables + (0.0 if by_layer else dense)
-    reduce = reduction_seconds(step, elements)
+    reduce = times * reduction_seconds(step, elements)
     if experts and not by_layer:
         others = max(split.reduce.size // split.experts.size, 1)
         reduce += collective_seconds("all_reduce", experts * software.gradient_bytes, Group(others, 1, 1), step.cluster)
     if software.overlaps_data and split.num_stages == 1 and layers:
         hidden["data"] = min(reduce * (1 - 1 / layers), backward)
     parts["data"] = reduce - hidden.get("data", 0.0)
-    if split.zero_stage and not (by_layer and split.zero_stage == 3):
-        gathered = elements if split.zero_stage == 3 or not by_layer else tables + dense
+    if split.zero_stage:
+        gathered = tables if by_layer and split.zero_stage == 3 else tables + dense
+        gathered *= times if split.zero_stage == 3 else 1
         parts["weights"] = collective_seconds("all_gather", gathered * step.itemsize, split.zero, step.cluster)
     owned = (experts + dense + tables) / (split.zero.size if split.zero_stage else 1)
     parts["update"] = software.update_seconds + owned * software.update_bytes / step.memory
