@@ -13,6 +13,8 @@ from meshtrain.layout import ArraySpec, named_specs
 from meshtrain.model import ModelConfig, describe
 
 Dims = tuple[tuple[str, int], ...]
+STACKS = ("layers", "dense_layers")  # dims of stacked layers
+WIDTHS = ("embed", "expert_embed")  # dims of the residual stream's width
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Matrix:
     @property
     def down(self) -> bool:
         """Whether the result is what its module adds to the stream."""
-        return [dim for dim, _ in self.other] == ["embed"]
+        return self.other[-1][0] in WIDTHS
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,15 @@ def matrices(model: ModelConfig) -> tuple[Matrix, ...]:
 
 
 def _is_matrix(path: str, spec: ArraySpec) -> bool:
-    return spec.dims[0] == "layers" and len(spec.dims) > 2 and not path.endswith("_bias")
+    return spec.dims[0] in STACKS and len(spec.dims) > 2 and not path.endswith("_bias")
 
 
 def _matrix(path: str, spec: ArraySpec) -> Matrix:
     layers, *rest = zip(spec.dims, spec.shape, strict=True)
     experts = 0
-    if rest[0][0] == "expert" and len(rest) > 2:  # a router has that dim too, last, but is for all
+    if rest[0][0] == "expert":
         experts = rest.pop(0)[1]
-    inner = len(rest) - 1 if rest[-1][0] == "embed" else 1
+    inner = len(rest) - 1 if rest[-1][0] in WIDTHS else 1
     return Matrix(path.split("/")[-2], tuple(rest[:inner]), tuple(rest[inner:]), layers[1], experts)
 
 

@@ -84,7 +84,7 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
     def group(axes: object) -> Group:
         return group_of(sizes, axes, cluster)  # type: ignore[arg-type]
 
-    dims = ("heads", "kv_heads", "mlp", "vocab", "expert")
+    dims = ("heads", "kv_heads", "mlp", "expert_mlp", "vocab", "expert")
     cuts = {dim: place.num_shards(dim, "use") for dim in dims if dim in place.rules("use").rows}
     num_stages = place.size(stage_axes)
     return Split(

@@ -16,13 +16,14 @@ from meshtrain.model import ModelConfig
 from meshtrain.parallel.attention.balance import balance
 from meshtrain.parallel.pipeline import ideal_idle, schedule
 from meshtrain.run import config_file
+from meshtrain.run.schema import build
 from tests.cost.clusters import cluster, ideal
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def model(name: str, **changes: Any) -> ModelConfig:
-    return ModelConfig(**(config_file.read(str(CONFIGS / "models" / f"{name}.py"), "").values | changes))
+    return build(ModelConfig, config_file.read(str(CONFIGS / "models" / f"{name}.py"), "").values | changes, "model")
 
 
 def placed(name: str, num_devices: int, **changes: Any) -> Placement:

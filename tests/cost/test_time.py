@@ -80,13 +80,16 @@ def test_the_measured_runs_see_each_constant(constant: str) -> None:
 GPT = Measured(1, 1, 1, 1024, 16, 8, 1024, 1, 1, 1, 1.0).model
 
 
-@pytest.mark.parametrize("config", [model("llama3_405b"), model("gpt2_1b5"), model("tiny"), GPT])
+MODELS = [model(name) for name in ("llama3_405b", "gpt2_1b5", "tiny", "qwen3_30b_a3b", "deepseek_v3")]
+
+
+@pytest.mark.parametrize("config", [*MODELS, GPT])
 def test_products_are_the_models_own(config: ModelConfig) -> None:
     """The sizes of all products together are what model/flops.py counts; cut in parts they are shared out."""
     layers = layer_products(config, {}, 1000)
     flops = config.num_layers * sum(p.flops for p in layers) + output_product(config, {}, 1000).flops
     assert flops == pytest.approx(1000 * 2 * matrix_parameters(config))
-    if config.num_heads % 8 == config.num_kv_heads % 8 == 0:
+    if config.num_heads % 8 == config.num_kv_heads % 8 == 0 and config.moe is None:
         eighth = layer_products(config, dict.fromkeys(("heads", "kv_heads", "mlp"), 8), 1000)
         assert 8 * sum(p.flops for p in eighth) == pytest.approx(sum(p.flops for p in layers))
 
