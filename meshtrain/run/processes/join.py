@@ -17,7 +17,8 @@ from meshtrain.run.processes.meeting import meet
 from meshtrain.run.processes.peers import Peers
 from meshtrain.run.watch.abort import on_abort
 
-WITHOUT_PROXY = ("no_grpc_proxy", "no_proxy", "NO_PROXY")  # the variables that gRPC looks at, in its order
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # the variables that gRPC looks at, in its order
+WITHOUT_PROXY = ("no_grpc_proxy", "no_proxy")
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -52,6 +53,8 @@ def join(me: ThisProcess, run: dict[str, Any], say: Callable[[str], None]) -> Pe
 
 def _pass_by_proxies(me: ThisProcess) -> None:
     """JAX's service speaks gRPC, which would look for the coordinator behind a proxy of the environment, for ever."""
+    if not any(os.environ.get(name) for name in PROXIES):
+        return
     host = (me.coordinator or "").rpartition(":")[0].strip("[]")
     known = next((os.environ[name] for name in WITHOUT_PROXY if os.environ.get(name)), None)
     os.environ[WITHOUT_PROXY[0]] = ",".join(filter(None, (known, host)))

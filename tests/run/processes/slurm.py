@@ -70,7 +70,7 @@ def two_nodes(folder: Path) -> Iterator[dict[str, str]]:
     for node in NODES:
         text += f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={free_port()} CPUs=4 Gres=gpu:8\n"
     config = folder / "slurm.conf"
-    config.write_text(text + "PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=10\n")
+    config.write_text(text + "PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=60\n")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
     environment["SLURM_CONF"] = str(config)
     files = [f"--{what}={folder}/munge.{what.split('-')[0]}" for what in ("key-file", "socket", "pid-file", "log-file")]

@@ -44,7 +44,7 @@ def submit(environment: dict[str, str], log: Path, *arguments: str) -> str:
         "sbatch",
         "--parsable",
         f"--output={log}",
-        "--time=5",
+        "--time=30",
         str(SCRIPTS / "slurm.sbatch"),
         *arguments,
     ]
