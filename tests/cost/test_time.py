@@ -280,3 +280,13 @@ def test_exchanges_are_those_of_the_prediction(name: str) -> None:
     step = StepConfig(config, precision=Precision("bfloat16"))
     sent = sum(one.wire_bytes for one in predict_traffic(step, place, global_batch=8, length=8192))
     assert seconds * 450e9 == pytest.approx(sent, rel=0.05)
+
+
+def test_tokens_on_their_way_to_experts() -> None:
+    """Over the network they take longer; the experts' products stay what they are."""
+    config, h100 = model("qwen3_30b_a3b"), cluster("h100_roce")
+    spread = Split(1, 8, (config.num_layers,), {"expert": 8}, batch_parts=8, num_devices=8, experts=Group(8, 8, 8))
+    inside, across = (predict(config, replace(spread, experts=g), 4096, h100) for g in (spread.experts, Group(8, 1, 1)))
+    assert across.parts["experts"] > 5 * inside.parts["experts"] > 0
+    assert across.parts["products"] == inside.parts["products"]
+    assert "experts" not in predict(config, replace(spread, cuts={}, experts=ALONE), 4096, h100).parts
