@@ -1,5 +1,8 @@
 """The training step under a pipeline against one device: loss by microbatch, every gradient, the updated state."""
 
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +14,6 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from meshtrain.audit.collectives import Found, read_collectives
 from meshtrain.audit.hlo import parse_module
 from meshtrain.errors import InputError
 from meshtrain.io.checkpoint import CheckpointConfig, Checkpoints, find, restore
@@ -24,6 +26,8 @@ from meshtrain.step import OptimizerConfig, StepConfig, initial_state, make_eval
 from meshtrain.step.microbatches import microbatches
 from meshtrain.step.pipeline import PipelineStep
 from meshtrain.step.state import abstract_state, make_device_order
+
+ROOT = Path(__file__).parents[2]
 
 MODEL: dict[str, Any] = dict(
     num_layers=8, embed=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp=24, vocab=61, max_length=16
@@ -78,7 +82,7 @@ def two_steps(step_config: StepConfig, here: Placement) -> tuple[dict, dict, dic
     rate = np.float32(1e-2)
     step: Any = make_train_step(step_config, here, gradients=True)
     compiled = step.lower(state, batch(), rate).compile(compiler_options=LIGHT)
-    assert not permutes_in_branches(compiled.as_text(), here)
+    assert not permutes_in_branches(compiled.as_text())
     state, metrics = compiled(state, batch(), rate)
     grads = metrics.pop("gradients")
     state, metrics = compiled(state, batch(), rate)
@@ -92,13 +96,22 @@ def two_steps(step_config: StepConfig, here: Placement) -> tuple[dict, dict, dic
     return {k: float(v) for k, v in metrics.items()}, logical["grads"], {k: logical[k] for k in ("params", "moments")}
 
 
-def permutes_in_branches(hlo: str, here: Placement) -> list[Found]:
-    """Permutes of a compiled program that not every stage may reach.
+def permutes_in_branches(hlo: str) -> list[str]:
+    """Permutes of a compiled program that not every stage may reach: those in a branch of a branch.
 
     On CPU devices a permute waits for all devices, whatever its pairs: under a branch that only some stages take it
-    hangs or gives wrong numbers.
+    hangs or gives wrong numbers. The outer branch is that of the ops of a tick, the same on all stages.
     """
-    return [one for one in read_collectives(parse_module(hlo), here.axis_sizes) if one.kind == "permute" and one.branch]
+    module = parse_module(hlo)
+
+    def walk(name: str, depth: int) -> Iterator[str]:
+        for one in module.computations[name].instructions:
+            if one.opcode.startswith("collective-permute") and depth > 1:
+                yield one.name
+            for body in {body for bodies in one.called.values() for body in bodies if body in module.computations}:
+                yield from walk(body, depth + (one.opcode == "conditional"))
+
+    return list(walk(module.entry, 0))
 
 
 @lru_cache
@@ -195,12 +208,18 @@ def test_equals_one_device(name: str) -> None:
 def test_a_permute_under_a_branch_is_found() -> None:
     here = place(Layout.parse(dict(mesh=dict(s=4), rules=dict(layers="s"), pipeline={})), 4)
 
-    def some_send(x: jax.Array) -> jax.Array:
-        send = lambda: jax.lax.ppermute(x, "s", [(0, 1), (1, 0)])  # noqa: E731
-        return jax.lax.cond(jax.lax.axis_index("s") < 2, send, lambda: x)
+    def found(within: Callable[[jax.Array, jax.Array], jax.Array]) -> int:
+        def tick(x: jax.Array) -> jax.Array:  # the outer branch is the same on all stages, the inner one is not
+            return jax.lax.cond(x[0] > 0, lambda: within(jax.lax.axis_index("s") < 2, x), lambda: x)
 
-    mapped = jax.shard_map(some_send, mesh=here.mesh, in_specs=P("s"), out_specs=P("s"), check_vma=False)
-    assert len(permutes_in_branches(jax.jit(mapped).lower(jnp.zeros(8)).compile().as_text(), here)) == 1
+        mapped = jax.shard_map(tick, mesh=here.mesh, in_specs=P("s"), out_specs=P("s"), check_vma=False)
+        return len(permutes_in_branches(jax.jit(mapped).lower(jnp.zeros(8)).compile().as_text()))
+
+    def send(x: jax.Array) -> jax.Array:
+        return jax.lax.ppermute(x, "s", [(0, 1), (1, 0)])
+
+    assert found(lambda first, x: send(x)) == 0
+    assert found(lambda first, x: jax.lax.cond(first, lambda: send(x), lambda: x)) == 1
 
 
 def prepared(model: dict[str, Any], here: Placement) -> tuple[StepConfig, Any, Any]:
@@ -309,3 +328,14 @@ def test_a_checkpoint_knows_nothing_of_the_pipeline(layers: int, tmp_path: Path)
     for name, here in makers.items():
         found = make_device_order(specs, here)(restore(saved, specs, abstract_state(specs, here)))
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), jax.device_get(states[name]))
+
+
+@pytest.mark.slow
+def test_few_threads_are_enough() -> None:
+    """Ops of a tick that run at once can hold every thread of the CPU client, each waiting for a partner: a hang.
+
+    Without `Worker.one_by_one` this program hangs within a few steps.
+    """
+    command = [sys.executable, "-m", "tests.step.few_threads"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]

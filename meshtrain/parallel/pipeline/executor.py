@@ -2,7 +2,8 @@
 the compiler, those that cut the batch alone come along, so that gradients are reduced over them once a step.
 
 Which kinds of op a tick holds is the same on all stages, so no device takes another way around a permute than its
-partner. A run of ticks with the same kinds is one scan whose body has just these.
+partner. A run of ticks with the same kinds is one scan whose body has just these. On CPU devices the ops of a tick run
+one by one, see `Worker.one_by_one`.
 """
 
 from collections.abc import Callable
@@ -108,9 +109,11 @@ def _run_ticks(worker: Worker, carry: Carry, columns: dict[str, jax.Array]) -> C
 
         def tick(carry: Carry, at: Batch, static: dict = static, arrivals: dict = arrivals) -> tuple[Carry, None]:
             carry = worker.receive(carry, at, **arrivals)
-            carry = _where_any(static["f"], at["has_f"], lambda c: worker.forward(c, at), carry)
-            carry = _where_any(static["b"], at["has_b"], lambda c: worker.backward(c, at), carry)
-            carry = _where_any(static["w"], at["has_w"], lambda c: worker.weight(c, at), carry)
+            for letter, op in {"f": worker.forward, "b": worker.backward, "w": worker.weight}.items():
+                known, asked = static[letter], at[f"has_{letter}"]
+                if worker.one_by_one and known is not False:
+                    known, asked = None, asked & worker.has_done(carry, at)
+                carry = _where_any(known, asked, lambda c, op=op: op(c, at), carry)
             return carry, None
 
         carry, _ = jax.lax.scan(tick, carry, ticks)

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from meshtrain.layout import Placement, Tree, map_specs
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
 from meshtrain.parallel.pipeline.split import Cut, cut
+from meshtrain.parallel.shard import on_shards
 
 Batch = dict[str, jax.Array]
 
@@ -110,6 +112,24 @@ class Worker:
         if self.specs is None:
             return rest
         return self.place.constrain_tree("grads", rest, {name: self.specs[name] for name in rest})
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the ops of a tick have to wait for each other, though nothing that one makes is read by the next.
+
+        A CPU device runs independent loops and branches at the same time, and a collective finds its partners by the
+        kind and the group alone: that of one op could meet that of another. (GPUs launch in the program's order.)
+        """
+        return self.place.platform == "cpu"
+
+    def has_done(self, carry: Carry, at: Batch) -> jax.Array:
+        """True, which a device knows when all that has made the carry so far has ended there."""
+        slots = self.place.spec("activations", BOUNDARY, carry.dy_slots.shape)
+        one = PartitionSpec(*slots[1:])
+        read = on_shards(
+            self.place, lambda *xs: sum(x.ravel()[0] for x in xs), (slots, one, one), PartitionSpec()
+        )(carry.dy_slots, carry.arrived, carry.answer)  # fmt: skip
+        return (at["stage"] >= 0) | (read > 0)  # no stage is below 0, but the compiler does not know that
 
     def receive(self, carry: Carry, at: Batch, x: bool, dy: bool) -> Carry:
         """Store what was sent in the last tick, where inputs (x) or gradients (dy) may arrive in these ticks.
