@@ -237,7 +237,7 @@ def describe(choice: Choice) -> str:
 def nothing_fits(search: Search) -> str:
     """By how much the smallest layout is too large, and what would help."""
     task = search.task
-    found = search.smallest(lambda choice: True, tries=40)
+    found = search.smallest(lambda choice: True, tries=8)
     assert found is not None
     choice, memory = found
     helps = []
@@ -245,7 +245,7 @@ def nothing_fits(search: Search) -> str:
     while number <= MOST_DEVICES * task.num_devices:
         more = Search(replace(task, num_devices=number))
         try:
-            smallest = more.smallest(lambda choice: True, tries=20)
+            smallest = more.smallest(lambda choice: True, tries=3)
         except InputError:
             smallest = None
         if smallest and smallest[1].peak <= task.usable:

@@ -113,15 +113,18 @@ class Search:
                 yield from (choice for choice in every if where(choice))
 
     @cached_property
+    def _parameters(self) -> int:
+        return count_parameters(self.task.config.model)
+
+    @cached_property
     def _per_parameter(self) -> PerParameter:
         return per_parameter(self.task.config)
 
     def state_bytes(self, choice: Choice) -> float:
         """Bytes per device of masters, moments and the copy that computes: less than any choice takes in all."""
-        parameters = count_parameters(self.task.config.model)
         data, stage, context, tensor = choice.sizes
         kept = PerParameter(self._per_parameter.params, 0, self._per_parameter.optimizer)
-        return kept.state_bytes(parameters / (stage * tensor), choice.zero, data * context)
+        return kept.state_bytes(self._parameters / (stage * tensor), choice.zero, data * context)
 
     def memory(self, choice: Choice) -> Memory:
         """What a choice holds, quickly."""

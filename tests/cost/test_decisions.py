@@ -76,10 +76,12 @@ def test_zero_comes_before_tensor() -> None:
 
 
 def test_two_servers_together_are_tensor_8_and_2_stages() -> None:
-    """One row at a time, and a state that only both servers hold."""
-    found = outcome("llama3_70b", "h100_roce", 16, 1, 8192)
+    """One row at a time, and a state (1.13 TB) that one server (8 x 141 GB) does not hold."""
+    found = outcome("llama3_70b", "h200_ib", 16, 1, 8192)
     assert (found.best.choice.sizes.tensor, found.best.choice.sizes.stage) == (8, 2)
     assert "< 1" in said(found)
+    with pytest.raises(InputError, match="too much"):
+        outcome("llama3_70b", "h200_ib", 8, 1, 8192)
 
 
 def test_without_fast_links_there_are_stages() -> None:

@@ -50,7 +50,7 @@ def test_the_peak_is_what_the_compiler_says() -> None:
 
 
 # The worst step and its error: a change of either is a change to look at.
-WORST = ("", 0.0)
+WORST = ("70b tensor 8 sequence zero3 full", -0.038)
 
 
 def test_arguments_are_exact() -> None:
