@@ -68,10 +68,11 @@ def test_tensor_parallelism() -> None:
 
 
 def test_pipelines_send_every_tick() -> None:
-    """GPipe, 2 stages, 4 microbatches: 5 ticks forward; the gradient of the input is sent in those in which one can
-    arrive. Interleaving by 2 sends about twice as often."""
+    """GPipe, 2 stages, 4 microbatches: 4 ticks forward, since the last piece is run by its backward op alone.
+    Interleaving by 2 sends at least twice as often."""
     counts = {one.why: one.count for one in traffic("pipeline_gpipe") if one.kind == "permute"}
-    assert counts["output of a piece"] == 5
+    assert counts["output of a piece"] == 4
+    assert counts["gradient of its input"] >= 4
     twice = {one.why: one.count for one in traffic("pipeline_interleaved") if one.kind == "permute"}
     assert twice["output of a piece"] >= 2 * 4
 
