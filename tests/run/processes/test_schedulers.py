@@ -80,20 +80,20 @@ def test_slurm_runs_the_script_on_two_nodes_and_queues_it_again(
     tmp_path: Path, cache: Path, nodes: dict[str, str]
 ) -> None:
     """A signal as before a time limit: saved, queued again, gone on with, done; one record for each step."""
-    run = write_run(tmp_path, steps=60, checkpoint={"every": 1000})
+    run = write_run(tmp_path, steps=100, checkpoint={"every": 1000})
     log = tmp_path / "job.log"
     job = submit(nodes, log, *run, f"--config.compilation_cache={cache}")
-    said = wait_for(log, "step 5/60")
+    said = wait_for(log, "step 5/100")
     assert "started by: Slurm" in said
     assert re.search(r"coordinator +meshtrain-n1:6\d{4} +first of SLURM_STEP_NODELIST=meshtrain-n\[1-2\]", said)
     assert re.search(r"0 +meshtrain-n1 +4 cpu\n +1 +meshtrain-n2 +4 cpu", said)
     assert "mesh axes inside a host: none; across hosts: data=8" in said
     subprocess.run(["scancel", "--signal=USR1", job], env=nodes, check=True, timeout=30)
-    said = wait_for(log, "done: step 60 of 60")
+    said = wait_for(log, "done: step 100 of 100")
     assert "SIGUSR1" in said
     assert f"exit code {Exit.PREEMPTED:d} after 0 restarts: the job is queued again" in said
     assert re.search(r"restarts +1 +SLURM_RESTART_COUNT", said)
-    assert sorted(records(tmp_path)) == list(range(1, 61))
+    assert sorted(records(tmp_path)) == list(range(1, 101))
 
 
 @pytest.mark.slow
