@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
             fast=dict(rate="900 GB/s both ways added per GPU", latency="4 us"),
             network=dict(rate="400 Gb/s one way per GPU", latency="8 us"),
             shares=dict(
-                matmul=(0.66, "as h100_roce: the same arithmetic units and power"),
+                matmul=(0.64, "as h100_roce: the same arithmetic units and power"),
                 memory=(0.85, "as h100_roce"),
                 fast=(0.80, "as h100_roce"),
                 node=(0.80, "as h100_roce"),
