@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from meshtrain.errors import InputError
 from meshtrain.run.processes import table
@@ -40,8 +40,9 @@ def check_devices(peers: Peers, cpu_is_chosen: bool, say: Callable[[str], None])
     return [card["host"] for card in cards]
 
 
-def axes_by_host(mesh: Mesh, hosts: Sequence[str]) -> str:
+def axes_by_host(mesh: Mesh | AbstractMesh, hosts: Sequence[str]) -> str:
     """Which mesh axes connect devices of one host only, and which cross hosts, as one line. hosts: by process."""
+    assert not isinstance(mesh, AbstractMesh)  # a run's mesh is made of devices
     host = np.vectorize(lambda device: hosts[device.process_index], otypes=[object])(mesh.devices)
     crossing = [axis for dim, axis in enumerate(mesh.axis_names) if (host != np.take(host, [0], axis=dim)).any()]
     inside = [f"{axis}={mesh.shape[axis]}" for axis in mesh.axis_names if axis not in crossing]

@@ -79,7 +79,7 @@ def two_nodes(folder: Path) -> Iterator[dict[str, str]]:
         ["slurmctld", "-D", "-f", str(config)],
         *(["slurmd", "-D", "-N", node, "-f", str(config)] for node in NODES),
     ]
-    daemons = []
+    daemons: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             log = open(folder / f"{command[0]}-{len(daemons)}.out", "w")  # noqa: SIM115  (the daemon's)

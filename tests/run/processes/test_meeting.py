@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def together(works: list[Callable[[], Any]], delays: list[float] | None = None) 
 
 def meeting(members: list[ThisProcess], facts: list[dict[str, Any]] | None = None) -> list[Callable[[], Any]]:
     given = facts or [FACTS] * len(members)
-    return [lambda me=me, card=card: meet(me, card) for me, card in zip(members, given, strict=True)]
+    return [partial(meet, me, card) for me, card in zip(members, given, strict=True)]
 
 
 @pytest.mark.parametrize("delays", [[0, 0.7, 0.2], [0.7, 0, 0]])
