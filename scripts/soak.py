@@ -277,9 +277,9 @@ def member(argv: list[str]) -> int:
         time.sleep(1.0 if random.random() < 0.05 else 0.0)  # so that signals also come in a wait for data
         return read(self, step)
 
-    def slow_take(*arguments: Any) -> None:
+    def slow_take(partial: Path, me: Any) -> None:
         time.sleep(random.uniform(0, 1))  # and in a save
-        take(*arguments)
+        take(partial, me)
 
     def note(self: Any, rows: Any, step: int) -> Any:
         if isinstance(self._source, Windows):  # and not one of an evaluation

@@ -47,7 +47,9 @@ class Threads:
 
 def together(count: int, work: Callable[[Threads], Any]) -> list[Any]:
     """`work` by each of `count` processes; what each returned."""
-    barrier, told, results = threading.Barrier(count), {}, {}
+    barrier = threading.Barrier(count)
+    told: dict[int, Any] = {}
+    results: dict[int, Any] = {}
 
     def member(index: int) -> None:
         results[index] = work(Threads(Member(index, count), barrier, told))
