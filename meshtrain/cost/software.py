@@ -52,6 +52,7 @@ class Software:
 
 # PyTorch run eagerly, scores in memory: Megatron-LM and Megatron-DeepSpeed of 2021 to 2023. score_bytes, of 16 bits:
 # written, read and written by the fused softmax and by dropout (and its mask), read; backward alike, with gradients.
+# half_size, the host's seconds and the update's are rounded from fits; attention_share is an estimate.
 MEGATRON_2022 = Software(
     name="megatron_2022",
     half_size=36.0,

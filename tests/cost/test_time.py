@@ -245,7 +245,7 @@ def test_every_layout_file_has_a_time() -> None:
         place = placed(path.stem, fixed * (8 if -1 in sizes else 1))
         batch = place.num_shards("batch") * place.num_microbatches
         found = step_time(model("llama3_8b"), place, batch, 8192, cluster("h100_roce"))
-        assert 0 < found.mfu <= found.hfu < 0.66, path.stem
+        assert 0 < found.mfu <= found.hfu < cluster("h100_roce").share("matmul"), path.stem
 
 
 def test_a_dtype_that_the_cluster_lacks() -> None:
