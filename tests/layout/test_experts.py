@@ -56,9 +56,7 @@ def test_rows_of_experts_are_those_of_the_mlp_unless_they_have_their_own() -> No
 
 def test_experts_that_an_axis_does_not_divide_are_an_error_with_the_numbers() -> None:
     place = place_abstract(Layout.parse(dict(mesh=dict(d=2, x=4), rules=dict(expert="x"))), 8)
-    with pytest.raises(
-        InputError, match=r"rules.expert: x=4 would cut .* 'expert' \(size 6, .* 4 or 8 would work"
-    ):
+    with pytest.raises(InputError, match=r"rules.expert: x=4 would cut .* 'expert' \(size 6, .* 4 or 8 would work"):
         place.spec("params", ("expert", "expert_embed", "expert_mlp"), (6, 16, 8))
 
 
