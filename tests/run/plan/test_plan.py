@@ -19,7 +19,9 @@ def layout(name: str) -> list[str]:
 
 
 def test_a_layout_with_all_its_sections(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*RUN, *H100, "--gpus", "16", *layout("pipeline_tensor_zero1")]) == 0
+    assert (
+        main([*RUN, *H100, "--gpus", "16", *layout("pipeline_tensor_zero1"), "--layout.pipeline.microbatches=32"]) == 0
+    )
     text = capsys.readouterr().out
     for word in (
         "MEMORY",
