@@ -250,5 +250,6 @@ def _slots_of(name: str, num_stages: int, num_microbatches: int, repeats: int) -
 
 def _split(arrays: Named) -> tuple[Named, Named]:
     """(the stack of layers, the rest)."""
-    layers = tuple(item for item in arrays if item[0].startswith("layers/"))
-    return layers, tuple(item for item in arrays if not item[0].startswith("layers/"))
+    stacks = ("layers/", "dense_layers/")
+    layers = tuple(item for item in arrays if item[0].startswith(stacks))
+    return layers, tuple(item for item in arrays if not item[0].startswith(stacks))
