@@ -18,6 +18,7 @@ from meshtrain.layout import Placement
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.moe_config import MoEConfig
 from meshtrain.model.weight import ZEROS, normal, use, weight
+from meshtrain.parallel.experts import by_token
 
 GROUP_BEST = {"softmax": 1, "sigmoid": 2}  # a group's score is the sum of so many of its best (DeepSeek-V2, -V3)
 SMALLEST_SUM = 1e-20  # of sigmoid scores that are all 0
@@ -50,7 +51,8 @@ class Router(nnx.Module):
         chosen_by_BTE = jax.lax.stop_gradient(scores_BTE)
         if self.bias is not None:
             chosen_by_BTE = chosen_by_BTE + jax.lax.stop_gradient(use(self.bias, place)).astype(jnp.float32)
-        expert_BTk = jax.lax.top_k(best_groups(chosen_by_BTE, moe), moe.top_k)[1]
+        choose = by_token(place, lambda scores_BTE: jax.lax.top_k(best_groups(scores_BTE, moe), moe.top_k)[1])
+        expert_BTk = choose(chosen_by_BTE)
         weight_BTk = jnp.take_along_axis(scores_BTE, expert_BTk, axis=-1)
         if moe.normalized:
             weight_BTk = weight_BTk / (weight_BTk.sum(-1, keepdims=True) + SMALLEST_SUM)
