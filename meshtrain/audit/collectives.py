@@ -115,8 +115,8 @@ class _Reader:
         given = [array for operand in operands if operand for array in operand.arrays]
         if one.opcode.startswith("all-to-all") and len(results) == len(given) == size > 1:
             return [Array(results[0].dtype, (size, *results[0].shape))]  # one array, in parts
-        if "ragged" in one.opcode:
-            return given[:1]
+        if "ragged" in one.opcode:  # buffers for the worst case; no more than the smaller one holds is sent
+            return [min((*given[:1], *results[:1]), key=lambda array: array.bytes)]
         if len(given) != len(results):
             return results
         larger = [max(pair, key=lambda array: array.bytes) for pair in zip(given, results, strict=True)]

@@ -5,6 +5,7 @@ What the compiler makes of it is held against these figures by the golden ledger
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic import predict_traffic
 from meshtrain.layout import Layout, place_abstract
-from meshtrain.model import ModelConfig
+from meshtrain.model import ModelConfig, MoEConfig
 from meshtrain.model.flops import count_parameters
 from meshtrain.run import config_file
 from meshtrain.step import Precision, StepConfig
@@ -86,6 +87,21 @@ def test_rings_and_swaps() -> None:
     assert (ring["their gradients"].count, ring["their gradients"].bytes) == (4 * MODEL.num_layers, 4 * keys)
     swaps = [one for one in traffic("context_ulysses") if one.kind == "all_to_all"]
     assert sum(one.count for one in swaps) == 2 * 4 * MODEL.num_layers
+
+
+def test_experts_out_and_back() -> None:
+    """Every pair of a token and an expert goes out and back, forward and backward, over the axis of the experts."""
+    model = replace(MODEL, moe=MoEConfig(num_experts=16, top_k=2, mlp=256))
+    values = config_file.read(str(LAYOUTS / "expert.py"), "layout").values
+    step = StepConfig(model, precision=Precision("bfloat16"))
+    place = place_abstract(Layout.parse(values), N)
+    all_of_them = predict_traffic(step, place, global_batch=BATCH, length=LENGTH)
+    found = [one for one in all_of_them if one.dim == "expert" and "tokens" in one.why]
+    pairs = 2 * BATCH * LENGTH // N
+    assert {(one.kind, one.axes, one.bytes) for one in found} == {
+        ("all_to_all", ("expert",), pairs * MODEL.embed * BF16)
+    }
+    assert sum(one.count for one in found) == 4 * MODEL.num_layers
 
 
 def test_nothing_is_sent_on_one_device() -> None:

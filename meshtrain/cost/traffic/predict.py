@@ -1,11 +1,12 @@
 """`predict_traffic`: every collective of a step, from the declaration alone.
 
 Sums of a few numbers (the loss, the norm of the gradient, counts of tokens) are left out: the ledger has a line for
-them. So is what experts exchange, and what Muon gathers to make a matrix whole.
+them. So is what Muon gathers to make a matrix whole; what experts exchange is planned for an even load.
 """
 
 from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic.context import context_traffic
+from meshtrain.cost.traffic.experts import expert_traffic
 from meshtrain.cost.traffic.setting import Setting
 from meshtrain.cost.traffic.stream import boundaries, ends, layer_stream
 from meshtrain.cost.traffic.weights import weight_traffic
@@ -18,5 +19,5 @@ def predict_traffic(
 ) -> list[Collective]:
     """All collectives of a training step; a placement of devices that need not exist is enough (place_abstract)."""
     setting = Setting(config, place, global_batch, length, packed)
-    parts = (weight_traffic, layer_stream, context_traffic, ends, boundaries)
+    parts = (weight_traffic, layer_stream, context_traffic, expert_traffic, ends, boundaries)
     return [one for part in parts for one in part(setting)]
