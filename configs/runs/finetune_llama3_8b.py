@@ -6,7 +6,8 @@
     python -m meshtrain.convert export runs/finetune_llama3_8b --to models/llama3_8b_chat
 
 `init` is the Hugging Face folder: weights, and what the section `model` here leaves out (Llama 3.1's rope_scaling, for
-example). State as in llama3_8b.py: 12 GB on each device. Chats are packed into rows and kept apart.
+example). State as in llama3_8b.py: 12 GB on each device. Chats are packed into rows and kept apart; a row's end
+cuts one, in each epoch another.
 """
 
 from ml_collections import ConfigDict
@@ -19,7 +20,7 @@ def get_config() -> ConfigDict:
         dict(
             model=llama3_8b.get_config(),
             init="models/llama3_8b",
-            data=dict(paths=["corpora/chats"], length=8192),
+            data=dict(paths=["corpora/chats"], length=8192, shift_windows=True),
             optimizer=dict(learning_rate=1e-5, weight_decay=0.0, schedule=dict(warmup=50, final=0.1)),
             precision=dict(compute="bfloat16"),
             global_batch=64,

@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,7 +191,7 @@ def test_headers_that_lie(tmp_path: Path) -> None:
 def test_deepseeks_spare_layers_are_passed_over_and_llamas_are_not(tmp_path: Path) -> None:
     latent = LatentConfig(kv_rank=8, nope_dim=8, rope_dim=4, value_dim=6, query_rank=12)
     experts = MoEConfig(4, 2, 8, router="sigmoid", bias=True, num_shared=1, first_dense=1, num_groups=2)
-    sizes = dict(num_layers=3, num_kv_heads=4, head_dim=12, latent=latent, moe=experts)
+    sizes: dict[str, Any] = dict(num_layers=3, num_kv_heads=4, head_dim=12, latent=latent, moe=experts)
     folder = make_folder(tmp_path / "deepseek", replace(LLAMA, **sizes), "deepseek_v3", shard_bytes=40_000)
     before = open_folder(folder).weights.keys()
     create(folder / "more.safetensors", [("model.layers.3.enorm.weight", "F32", (32,))])
