@@ -132,7 +132,8 @@ class _Board:
         from tensorboardX import event_file_writer, summary
         from tensorboardX.proto import event_pb2, summary_pb2
 
-        step = int(record["step"] or 0)
+        step = record["step"]
+        assert isinstance(step, int)
         if self._writer is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._writer = event_file_writer.EventsWriter(str(self._folder / "events"))

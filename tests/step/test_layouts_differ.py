@@ -13,7 +13,7 @@ from meshtrain.model import decoder
 from meshtrain.parallel import embedding
 from meshtrain.parallel.tokens import TokenAxes
 from meshtrain.run.proof import Verdict, details
-from meshtrain.step import train
+from meshtrain.step import gradients
 from tests.run.proofs import proof_of, verdict_on
 
 TENSOR = dict(batch="data", heads="tensor", kv_heads="tensor", mlp="tensor", vocab="tensor")
@@ -126,14 +126,14 @@ def test_each_device_takes_the_first_key_heads(monkeypatch: Patch) -> None:
 
 def test_microbatches_count_alike(monkeypatch: Patch) -> None:
     """Cases N2 and N10: a mean of means."""
-    original: Callable[..., Any] = train.loss_sums
+    original: Callable[..., Any] = gradients.all_sums
 
     def mean_of_means(params: Any, config: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        sums = original(params, config, batch, *args, **kwargs)
+        sums, routers = original(params, config, batch, *args, **kwargs)
         mean = sums.loss_sum / jnp.maximum(sums.num_tokens, 1)
-        return sums._replace(loss_sum=mean * 10.0)
+        return sums._replace(loss_sum=mean * 10.0), routers
 
-    monkeypatch.setattr(train, "loss_sums", mean_of_means)
+    monkeypatch.setattr(gradients, "all_sums", mean_of_means)
     differs(dict(mesh=dict(data=4), rules=dict(batch="data"), accumulate=2))
 
 
@@ -162,11 +162,11 @@ def test_initial_weights_that_depend_on_the_layout(monkeypatch: Patch) -> None:
 @pytest.mark.slow
 def test_a_batch_in_the_wrong_order(monkeypatch: Patch) -> None:
     """A swapped microbatch: labels of one go with the tokens of another."""
-    original = train.microbatches
+    original = gradients.microbatches
 
     def swapped(batch: Any, num: int) -> Any:
         parts = original(batch, num)
         return {**parts, "labels": parts["labels"][::-1]}
 
-    monkeypatch.setattr(train, "microbatches", swapped)
+    monkeypatch.setattr(gradients, "microbatches", swapped)
     differs(dict(mesh=dict(data=4), rules=dict(batch="data"), accumulate=2))

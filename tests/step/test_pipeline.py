@@ -82,7 +82,7 @@ def two_steps(step_config: StepConfig, here: Placement) -> tuple[dict, dict, dic
     rate = np.float32(1e-2)
     step: Any = make_train_step(step_config, here, gradients=True)
     compiled = step.lower(state, batch(), rate).compile(compiler_options=LIGHT)
-    assert not permutes_in_branches(compiled.as_text())
+    assert not permutes_in_branches(compiled.as_text() or "")
     state, metrics = compiled(state, batch(), rate)
     grads = metrics.pop("gradients")
     state, metrics = compiled(state, batch(), rate)
@@ -213,7 +213,7 @@ def test_a_permute_under_a_branch_is_found() -> None:
             return jax.lax.cond(x[0] > 0, lambda: within(jax.lax.axis_index("s") < 2, x), lambda: x)
 
         mapped = jax.shard_map(tick, mesh=here.mesh, in_specs=P("s"), out_specs=P("s"), check_vma=False)
-        return len(permutes_in_branches(jax.jit(mapped).lower(jnp.zeros(8)).compile().as_text()))
+        return len(permutes_in_branches(jax.jit(mapped).lower(jnp.zeros(8)).compile().as_text() or ""))
 
     def send(x: jax.Array) -> jax.Array:
         return jax.lax.ppermute(x, "s", [(0, 1), (1, 0)])

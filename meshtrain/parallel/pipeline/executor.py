@@ -7,6 +7,7 @@ one by one, see `Worker.one_by_one`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -113,7 +114,7 @@ def _run_ticks(worker: Worker, carry: Carry, columns: dict[str, jax.Array]) -> C
                 known, asked = static[letter], at[f"has_{letter}"]
                 if worker.one_by_one and known is not False:
                     known, asked = None, asked & worker.has_done(carry, at)
-                carry = _where_any(known, asked, lambda c, op=op: op(c, at), carry)
+                carry = _where_any(known, asked, partial(op, at=at), carry)
             return carry, None
 
         carry, _ = jax.lax.scan(tick, carry, ticks)

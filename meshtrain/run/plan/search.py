@@ -79,7 +79,7 @@ def layout_file(choice: Choice, run: str, cluster: Cluster, num_devices: int) ->
     """A layout file: a docstring that says what it is for, and one dict."""
     values = choice.layout(NAMES)
     values["mesh"] = {name: (-1 if name == NAMES.data else size) for name, size in values["mesh"].items()}
-    rows = [f"            {key}={_value(value)}," for key, value in values.items()]
+    rows = [f"        {key}={_value(value)}," for key, value in values.items()]
     words = describe(choice).replace(" x ", ", ")
     return "\n".join(
         [
@@ -88,14 +88,10 @@ def layout_file(choice: Choice, run: str, cluster: Cluster, num_devices: int) ->
             f"Use it for {run} on {plural(num_devices, 'GPU')} of {cluster.name}: `python -m meshtrain.plan` found it.",
             '"""',
             "",
-            "from ml_collections import ConfigDict",
             "",
-            "",
-            "def get_config() -> ConfigDict:",
-            "    return ConfigDict(",
-            "        dict(",
+            "def get_config() -> dict:",
+            "    return dict(",
             *rows,
-            "        )",
             "    )",
             "",
         ]

@@ -21,9 +21,9 @@ def text(plan: Serving) -> str:
         "",
         f"  weights      {size_text(plan.weights)} a GPU",
         f"  KV cache     {size_text(plan.room)} a GPU, {size_text(plan.cache_per_token)} a token:"
-        f" {plan.tokens:,} tokens a replica",
+        f" {plan.tokens:,} tokens in each copy of the model",
         f"  concurrent   {plural(plan.sequences, 'sequence')} of {plan.length:,} tokens,"
-        f" {plural(plan.data, 'replica')} together",
+        f" all {plural(plan.data, 'copy')} together",
     ]
     return "\n".join(lines)
 
