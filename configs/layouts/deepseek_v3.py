@@ -16,7 +16,6 @@ def get_config() -> ConfigDict:
             mesh=dict(data=-1, stage=16, node=8, gpu=8),
             rules=dict(batch=("data", "node", "gpu"), expert=("node", "gpu"), layers="stage"),
             optimizer=dict(embed=("data", "node", "gpu"), expert_embed="data"),
-            remat="names",
             pipeline=dict(schedule="1f1b", microbatches=120),
             experts=dict(dispatch="capacity", capacity_factor=2.0),
         )
