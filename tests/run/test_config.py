@@ -105,7 +105,7 @@ def test_the_split_covers_every_key_and_only_what_changes_numbers(tmp_path: Path
     assert set(MATHEMATICS) < set(fields)
     assert set(fields) - set(MATHEMATICS) == {
         "steps", "workdir", "layout", "checkpoint", "eval_every", "eval_batches", "log_every", "tensorboard",
-        "profile", "max_skipped", "cpu_devices", "compilation_cache", "peak_flops",
+        "profile", "max_skipped", "cpu_devices", "compilation_cache", "peak_flops", "cluster", "watch",
     }  # fmt: skip
     same = ["--config.steps=99", "--config.workdir=x", "--config.cpu_devices=2", "--config.data.verify=true"]
     assert differences(mathematics(config), mathematics(loaded(tmp_path, *same))) == []
