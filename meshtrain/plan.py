@@ -17,37 +17,24 @@ import json
 import sys
 from collections.abc import Sequence
 
-from meshtrain.errors import InputError, MeshtrainError
-from meshtrain.run.flags import NUMBER, SWITCH, TEXT, take
+from meshtrain.errors import InputError
+from meshtrain.run.flags import NUMBER, SWITCH, TEXT, exit_code, take_alone
 
+REQUIRED = dict(cluster="configs/clusters/h100_roce.py", gpus="8")
 FLAGS = dict(cluster=TEXT, gpus=NUMBER, serving=SWITCH, write=TEXT, json=SWITCH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the plan; returns the exit code."""
-    try:
-        return plan(sys.argv[1:] if argv is None else argv)
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        return 0
+    return exit_code(plan, argv)
 
 
 def plan(argv: Sequence[str]) -> int:
     """The door's work; MeshtrainError for what the user can mend."""
-    from meshtrain.run.arguments import parse
-
-    flags, files, rest = take(argv, FLAGS)
-    if files:
-        raise InputError(f"{files[0]}: not an argument; did you mean --layout {files[0]}?")
-    arguments = parse(rest)
+    flags, arguments = take_alone(argv, FLAGS, REQUIRED)
     if arguments.help:
         print(__doc__)
         return 0
-    for name, example in (("cluster", "configs/clusters/h100_roce.py"), ("gpus", "8")):
-        if name not in flags:
-            raise InputError(f"--{name}: missing; for example --{name} {example}.")
     from meshtrain.run.cluster_file import read_cluster
     from meshtrain.run.config import load
     from meshtrain.run.plan import answer

@@ -15,21 +15,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshtrain.errors import InputError, MeshtrainError
-from meshtrain.run.flags import NUMBER, TEXT, take
+from meshtrain.errors import InputError
+from meshtrain.run.flags import NUMBER, TEXT, exit_code, take
 
 FLAGS = dict(against=TEXT, steps=NUMBER, devices=NUMBER)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the table and what is wrong; returns the exit code."""
-    try:
-        return prove_all(sys.argv[1:] if argv is None else argv)
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        return 0
+    return exit_code(prove_all, argv)
 
 
 def prove_all(argv: Sequence[str]) -> int:

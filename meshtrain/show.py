@@ -20,31 +20,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshtrain.errors import InputError, MeshtrainError
-from meshtrain.run.flags import NUMBER, SWITCH, TEXT, take
+from meshtrain.errors import InputError
+from meshtrain.run.flags import NUMBER, SWITCH, TEXT, exit_code, take_alone
 
 FLAGS = dict(devices=NUMBER, diff=TEXT, array=TEXT, devices_per_node=NUMBER, cluster=TEXT, strict=SWITCH, json=SWITCH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report; returns the exit code: 2 where the layout has errors (with --strict also for warnings)."""
-    try:
-        return show(sys.argv[1:] if argv is None else argv)
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        return 0
+    return exit_code(show, argv)
 
 
 def show(argv: Sequence[str]) -> int:
     """The door's work; MeshtrainError for what the user can mend."""
-    from meshtrain.run.arguments import parse
-
-    flags, files, rest = take(argv, FLAGS)
-    if files:
-        raise InputError(f"{files[0]}: not an argument; did you mean --layout {files[0]}?")
-    arguments = parse(rest)
+    flags, arguments = take_alone(argv, FLAGS)
     if arguments.help:
         print(__doc__)
         return 0

@@ -17,38 +17,25 @@ import sys
 from collections.abc import Sequence
 
 from meshtrain.audit.budget import BudgetError
-from meshtrain.errors import InputError, MeshtrainError
+from meshtrain.errors import InputError
 from meshtrain.run.compiler import compile_without_gpus
-from meshtrain.run.flags import NUMBER, SWITCH, TEXT, take
+from meshtrain.run.flags import NUMBER, SWITCH, TEXT, exit_code, take_alone
 
+REQUIRED = dict(cluster="configs/clusters/h100_roce.py", gpus="8")
 FLAGS = dict(cluster=TEXT, gpus=NUMBER, budget=TEXT, backend=TEXT, json=SWITCH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the audit; returns the exit code."""
-    try:
-        return audit(sys.argv[1:] if argv is None else argv)
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        return 0
+    return exit_code(audit, argv)
 
 
 def audit(argv: Sequence[str]) -> int:
     """The door's work; MeshtrainError for what the user can mend."""
-    from meshtrain.run.arguments import parse
-
-    flags, files, rest = take(argv, FLAGS)
-    if files:
-        raise InputError(f"{files[0]}: not an argument; did you mean --layout {files[0]}?")
-    arguments = parse(rest)
+    flags, arguments = take_alone(argv, FLAGS, REQUIRED)
     if arguments.help:
         print(__doc__)
         return 0
-    for name, example in (("cluster", "configs/clusters/h100_roce.py"), ("gpus", "8")):
-        if name not in flags:
-            raise InputError(f"--{name}: missing; for example --{name} {example}.")
     backend = flags.get("backend", "gpu")
     if backend not in ("gpu", "cpu"):
         raise InputError(f"--backend: {backend!r} is not one of gpu, cpu.")

@@ -1,12 +1,42 @@
 """The few flags that a door has beside `--config` and `--layout`: taken out of the command line before it is parsed."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshtrain.errors import InputError
+from meshtrain.errors import InputError, MeshtrainError
+from meshtrain.run.arguments import Arguments, parse
 
 # What a flag takes: nothing, a whole number of at least 1, or a text.
 SWITCH, NUMBER, TEXT = "switch", "number", "text"
+
+
+def exit_code(work: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
+    """That of a door's work on its arguments (None: the program's). What a user can mend is one message, no trace."""
+    try:
+        return work(sys.argv[1:] if argv is None else argv)
+    except MeshtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+
+
+def take_alone(
+    argv: Sequence[str], known: Mapping[str, str], required: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], Arguments]:
+    """(flags found, the rest of the command line) of a door that takes no files without a flag.
+
+    required: flag -> an example. InputError for a file, a bad value, or a required flag that is missing.
+    """
+    flags, files, rest = take(argv, known)
+    if files:
+        raise InputError(f"{files[0]}: not an argument; did you mean --layout {files[0]}?")
+    arguments = parse(rest)
+    for name, example in ({} if arguments.help else required or {}).items():
+        if name not in flags:
+            raise InputError(f"--{name}: missing; for example --{name} {example}.")
+    return flags, arguments
 
 
 def take(argv: Sequence[str], known: Mapping[str, str]) -> tuple[dict[str, Any], list[str], list[str]]:
