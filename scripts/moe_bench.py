@@ -8,8 +8,10 @@ The dense model (`tiny`) does as many FLOPs a token as `tiny_moe` does, but for 
 import os
 import sys
 import time
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 import jax.numpy as jnp
