@@ -5,6 +5,7 @@ token sets through its chat template, a run starts from the folder and learns th
 and loaded by transformers, which answers the questions. About a minute on two cores. Needs meshtrain[hf].
 """
 
+import importlib.util
 import itertools
 import json
 import subprocess
@@ -97,6 +98,9 @@ def answer_all(folder: Path) -> int:
 def main() -> int:
     """0 where the exported model has learned nearly all answers."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="finetune_tiny_")).absolute()
+    if missing := [name for name in ("torch", "transformers", "jinja2") if importlib.util.find_spec(name) is None]:
+        print(f"error: {', '.join(missing)} missing: pip install 'meshtrain[hf]' brings them.", file=sys.stderr)
+        return 2
     layout = Path(__file__).parents[1] / "configs" / "layouts" / "zero3.py"
     paths = {name: str(folder / name) for name in ("model", "corpus", "run", "export")}
     make_model(folder / "model")
