@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from meshtrain.layout import Placement
-from meshtrain.layout.roles import zero_stage
+from meshtrain.layout.table import stage_of
 from meshtrain.layout.words import plural
 from meshtrain.parallel.pipeline import Table, gantt, ideal_idle, lock_step_idle, schedule
 from meshtrain.step.pipeline import pipeline_table
@@ -47,7 +47,7 @@ def pipeline_facts(place: Placement, num_layers: int) -> PipelineFacts | None:
         lock_step_idle=lock_step_idle(locked),
         live_inputs=int(locked.live.max()),
         sends=locked.num_sends,
-        gather=pipeline.gather if _stored_in_parts(place) else None,
+        gather=pipeline.gather if stage_of(place) == 3 else None,
         layers=pipeline.pieces(num_layers, place.num_stages),
         picture=gantt(locked),
     )
@@ -75,7 +75,3 @@ def _asynchronous(place: Placement) -> Table:
     pipeline = place.layout.pipeline
     assert pipeline is not None
     return schedule(pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats)
-
-
-def _stored_in_parts(place: Placement) -> bool:
-    return any(zero_stage(place, axis) == 3 for axis, size in place.axis_sizes.items() if size > 1)
