@@ -1,17 +1,23 @@
 """Breaks a run again and again, in every way that machines break, and proves in the end that nothing was lost.
 
-    python scripts/soak.py                        a dozen faults, minutes
-    python scripts/soak.py --faults 50            more of them; --hours 8 goes on for that long
+    python scripts/soak.py                        16 faults, two of each kind: minutes
+    python scripts/soak.py --faults 56            more of them; --hours 8 goes on for that long
     python scripts/soak.py --folder DIR           goes on with a soak that was itself interrupted
-    python scripts/soak.py --elastic              also changes the number of processes and the layout between starts
+    python scripts/soak.py --one-shape            keeps two processes and one layout
 
-A tiny model is trained by several processes on this machine's CPU. Each start meets one fault at a random moment:
-kill -9, SIGTERM or SIGUSR1, SIGSTOP of a random process, a full disk, a truncated file of a checkpoint or of the data.
-All must end in time and with the documented code, and the next start goes on. Then the losses of all steps are compared
-with those of a run without faults (equal to the bit; with --elastic within 1e-5), and the samples read with the plan.
+A tiny model is trained by 1 to 4 processes on this machine's CPU. Each start meets one fault at a random moment: kill
+-9, SIGTERM, SIGUSR1 or SIGSTOP of a random process, a full disk, a truncated file of the data or of a checkpoint; some
+also come with another number of processes, of devices or another layout than the one before. All processes must end in
+time and with the documented code, and the next start goes on. In the end its losses are compared with two runs:
+
+- one without faults that changes its shape after the same steps: equal to the bit;
+- one without faults or changes: equal to the bit up to the first change, and within 1e-5 behind it,
+
+and the samples of all steps with the plan: each once, and in order.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -24,44 +30,57 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-DEVICES, BATCH, LENGTH = 4, 8, 16
-WORLDS = [  # (processes, layout), the first one being that of a run that keeps its shape
-    (2, "zero3"), (1, "zero3"), (4, "zero1"), (2, "tensor_zero3"), (1, "single"), (2, "tensor_sequence"),
+BATCH, LENGTH = 12, 16
+SHAPES = [  # (processes, devices of all, layout, flags): the first one is that of a run that keeps its shape
+    (2, 4, "zero3", ()), (4, 4, "zero1", ()), (1, 1, "single", ()), (3, 3, "ddp", ()), (2, 4, "tensor_sequence", ()),
+    (2, 4, "pipeline_1f1b", ("--layout.mesh.stage=2", "--layout.pipeline.microbatches=2")), (4, 4, "tensor_zero3", ()),
+    (1, 4, "zero3", ()),
 ]  # fmt: skip
+CHANGE = 0.6  # how often a start has another shape than the one before
 BOUND = 120.0  # seconds within which all processes must have ended after a fault
 STEPS_OF_A_START = 8
-EARLY = {7, 5, 0}  # before all processes have met, one that was asked to stop ends alone and the others miss it
 CODES = {  # what a process may end with, by the fault that its run met (0: the run was faster than the fault)
     "kill": {-signal.SIGKILL, 7, 0}, "SIGTERM": {5, 0}, "SIGUSR1": {5, 0}, "SIGSTOP": {7, -signal.SIGKILL, 0},
     "full disk": {4}, "truncated data": {2, 0}, "truncated checkpoint": {0},
 }  # fmt: skip
+SIGNALS = {"kill": signal.SIGKILL} | {name: signal.Signals[name] for name in ("SIGTERM", "SIGUSR1", "SIGSTOP")}
+ASKED = ("SIGTERM", "SIGUSR1")
+EARLY = {7, 5, 0}  # before all processes have met, one that was asked to stop ends alone and the others miss it
+DECK = [*CODES, "kill"]
 
 
 def main() -> int:
     """0 where nothing was lost."""
-    if "--member" in sys.argv:
-        return member(sys.argv[sys.argv.index("--member") + 1 :])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=12)
+    parser.add_argument("--faults", type=int, default=2 * len(DECK))
     parser.add_argument("--hours", type=float, default=0.0)
-    parser.add_argument("--elastic", action="store_true")
+    parser.add_argument("--one-shape", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=None)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, end)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="soak-"))
-    return Soak(folder, arguments.seed, arguments.elastic).run(arguments.faults, arguments.hours * 3600)
+    print(f"in {folder}", flush=True)
+    return Soak(folder, arguments.seed, not arguments.one_shape).run(arguments.faults, arguments.hours * 3600)
+
+
+def end(number: int, frame: FrameType | None) -> None:
+    """The soak itself is interrupted: its processes end with it."""
+    raise SystemExit(128 + number)
 
 
 @dataclass
 class Soak:
-    """One broken run below `folder`, and the unbroken one that it is compared with."""
+    """One broken run below `folder`, and the ones that it is compared with."""
 
     folder: Path
     seed: int
     elastic: bool
+    shape: int = 0  # of the start before
     counts: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
@@ -69,21 +88,28 @@ class Soak:
         """Breaks the run `faults` times, or for so long; 0 where nothing was lost."""
         began, state = time.monotonic(), self.folder / "soak.json"
         if state.exists():
-            self.counts, self.wrong = json.loads(state.read_text())
+            self.counts, self.wrong, self.shape = json.loads(state.read_text())
         else:
             prepare(self.folder)
         number = sum(self.counts.values())
-        chance = random.Random(self.seed + number)
         while number < faults or time.monotonic() - began < seconds:
+            chance = random.Random(self.seed * 1_000_003 + number)
+            kind = random.Random(self.seed * 1009 + number // len(DECK)).sample(DECK, len(DECK))[number % len(DECK)]
+            if self.elastic and chance.random() < CHANGE:
+                self.shape = chance.randrange(len(SHAPES))
+            if kind == "SIGSTOP" and SHAPES[self.shape][0] == 1:
+                self.shape = 0  # with one process nobody would be there to notice
             number += 1
-            kind = chance.choice([*CODES, "kill"])
-            world = chance.choice(WORLDS) if self.elastic else WORLDS[0]
-            self.meet(kind, world, number * STEPS_OF_A_START, chance)
+            told = self.meet(kind, number * STEPS_OF_A_START, chance)
             self.counts[kind] = self.counts.get(kind, 0) + 1
-            state.write_text(json.dumps([self.counts, self.wrong]))
-            print(f"{number:3d}  {kind:<22} {world[0]} x {world[1]:<16} at step {self.reached()}", flush=True)
+            state.write_text(json.dumps([self.counts, self.wrong, self.shape]))
+            print(f"{number:3d}  {kind:<21} {name_of(self.shape):<19} {told}", flush=True)
         steps = (number + 1) * STEPS_OF_A_START
         self.finish("broken", steps)
+        read, last = readings(self.folder / "broken-samples"), 0
+        for shape, group in itertools.groupby(read[step][2] for step in range(1, steps + 1)):
+            last += len(list(group))
+            self.finish("changing", last, shape)
         self.finish("unbroken", steps)
         return self.judge(steps)
 
@@ -91,33 +117,35 @@ class Soak:
         """The last step on record."""
         return max((record["step"] for record in records(self.folder / "broken")), default=0)
 
-    def meet(self, kind: str, world: tuple[int, str], steps: int, chance: random.Random) -> None:
-        """One start that meets one fault, to the end of all its processes."""
+    def meet(self, kind: str, steps: int, chance: random.Random) -> str:
+        """One start that meets one fault, to the end of all its processes; what happened, in words."""
         shard = self.folder / "data" / "train" / "shard-00000.bin"
-        whole = shard.read_bytes()
-        run = Start(self.folder, "broken", world, steps, full_disk=kind == "full disk")
+        whole, began = shard.read_bytes(), time.monotonic()
+        run = Start(self.folder, "broken", self.shape, steps, full_disk=kind == "full disk")
         try:
-            early = self.wait_for_the_moment(run, chance)
+            early, where = self.wait_for_the_moment(run, chance), f"step {self.reached()}"
             if kind == "truncated data":
                 os.truncate(shard, len(whole) // 3)
             victim = chance.choice(run.processes)
-            if kind in ("kill", "SIGTERM", "SIGUSR1", "SIGSTOP"):
-                victim.send_signal(signal.SIGKILL if kind == "kill" else signal.Signals[kind])
+            if kind in SIGNALS:
+                where += f", process {run.processes.index(victim)}"
+                victim.send_signal(SIGNALS[kind])
             codes = run.wait(BOUND, stopped=victim if kind == "SIGSTOP" else None)
         finally:
             run.close()
             shard.write_bytes(whole)
         allowed = CODES[kind]
-        if kind in ("SIGTERM", "SIGUSR1") and early:
-            allowed = allowed | EARLY | {-signal.Signals[kind]}
-        elif kind in ("SIGTERM", "SIGUSR1") and len(set(codes)) > 1:
+        if kind in ASKED and early:
+            allowed = allowed | EARLY | {-SIGNALS[kind]}
+        elif kind in ASKED and len(set(codes)) > 1:
             allowed = set()
         if run.late or not set(codes) <= allowed:
             self.wrong.append(f"after {kind}: exit codes {codes}{', one had not ended in time' * run.late}")
             (self.folder / f"wrong-{len(self.wrong)}.log").write_text(f"{self.wrong[-1]}\n{run.output()}")
             print(f"     {self.wrong[-1]}", flush=True)
         if kind == "truncated checkpoint":
-            damage(self.folder / "broken" / "checkpoints", chance)
+            where = damage(self.folder / "broken" / "checkpoints", chance)
+        return f"{where}: exit codes {', '.join(map(str, codes))} ({time.monotonic() - began:.0f} s)"
 
     def wait_for_the_moment(self, run: "Start", chance: random.Random) -> bool:
         """Some moment of the start, or some step of it; whether it came before any step."""
@@ -132,28 +160,42 @@ class Soak:
         time.sleep(chance.uniform(0, 0.3))
         return self.reached() == before
 
-    def finish(self, name: str, steps: int) -> None:
+    def finish(self, name: str, steps: int, shape: int = 0) -> None:
         """A start without a fault, to the last step."""
-        run = Start(self.folder, name, WORLDS[0], steps)
-        codes = run.wait(600.0)
-        run.close()
+        run = Start(self.folder, name, shape, steps)
+        try:
+            codes = run.wait(600.0)
+        finally:
+            run.close()
         if set(codes) != {0}:
             raise SystemExit(f"{name}: exit codes {codes}\n{run.output()}")
-        print(next(line for line in run.output().splitlines() if line.startswith("goodput")), flush=True)
+        goodput = next((line for line in run.output().splitlines() if line.startswith("goodput")), "nothing to do")
+        print(f"{name} to step {steps}, {name_of(shape)}: {goodput}", flush=True)
 
     def judge(self, steps: int) -> int:
-        """Compares both runs; 0 where they are the same."""
-        broken, unbroken = (records(self.folder / name) for name in ("broken", "unbroken"))
-        wrong = list(self.wrong)
-        if [record["step"] for record in broken] != list(range(1, steps + 1)):
-            wrong.append("steps are missing, twice or out of order")
-        far = max(abs(a["loss"] - b["loss"]) for a, b in zip(broken, unbroken, strict=False))
-        if far > (1e-5 if self.elastic else 0.0):
-            wrong.append(f"losses differ by up to {far:.2e}")
-        wrong += samples_wrong(self.folder / "broken-samples", steps)
+        """Compares the runs; 0 where they are the same."""
+        broken, changing, unbroken = (records(self.folder / name) for name in ("broken", "changing", "unbroken"))
+        read, wrong = readings(self.folder / "broken-samples"), list(self.wrong)
+        shapes = [read[step][2] for step in range(1, steps + 1)]
+        for name, found in (("broken", broken), ("changing", changing), ("unbroken", unbroken)):
+            if [record["step"] for record in found] != list(range(1, steps + 1)):
+                wrong.append(f"{name}: steps are missing, twice or out of order")
+        differ = [a["step"] for a, b in zip(broken, changing, strict=False) if a["loss"] != b["loss"]]
+        if differ:
+            wrong.append(f"losses of the run that changes its shape without faults differ from step {differ[0]} on")
+        far = [abs(a["loss"] - b["loss"]) for a, b in zip(broken, unbroken, strict=False)]
+        before = len(list(itertools.takewhile(lambda shape: shape == 0, shapes)))
+        if max(far[:before], default=0.0) > 0.0 or max(far) > 1e-5:
+            wrong.append(f"losses of the unbroken run differ by up to {max(far):.2e}")
+        for step in range(1, steps + 1):
+            if read[step][1] != set(range((step - 1) * BATCH, step * BATCH)):
+                wrong.append(f"step {step} read the samples {sorted(read[step][1])}")
         print(json.dumps({
-            "faults": sum(self.counts.values()), "kinds": self.counts, "steps": steps, "elastic": self.elastic,
-            "largest difference of a loss": far, "wrong": wrong,
+            "faults": sum(self.counts.values()), "kinds": self.counts, "steps": steps,
+            "steps by shape": {name_of(shape): shapes.count(shape) for shape in sorted(set(shapes))},
+            "changes of shape": sum(before != after for before, after in itertools.pairwise(shapes)),
+            "steps equal to the bit with the run that changes": steps - len(differ),
+            "largest difference of a loss from the unbroken run": max(far), "wrong": wrong,
         }))  # fmt: skip
         return 1 if wrong else 0
 
@@ -161,48 +203,31 @@ class Soak:
 class Start:
     """The processes of one start of a run."""
 
-    def __init__(self, folder: Path, name: str, world: tuple[int, str], steps: int, full_disk: bool = False) -> None:
-        self.count, layout = world
+    def __init__(self, folder: Path, name: str, shape: int, steps: int, full_disk: bool = False) -> None:
+        self.count, devices, layout, flags = SHAPES[shape]
         self.logs = [folder / f"{name}.{index}.log" for index in range(self.count)]
-        port = free_port()
+        self.late = False  # whether a process did not end in time
         samples = folder / f"{name}-samples"
         samples.mkdir(exist_ok=True)
-        argv = [
+        command = [
+            sys.executable, str(ROOT / "scripts" / "soak_process.py"), f"{samples}/{time.time_ns()}-{shape}",
             f"--config={folder / 'config.py'}", f"--config.workdir={folder / name}", f"--config.steps={steps}",
-            f"--layout={ROOT / 'configs' / 'layouts' / layout}.py",
-            f"--config.cpu_devices={1 if layout == 'single' else DEVICES}",
+            f"--layout={ROOT / 'configs' / 'layouts' / layout}.py", f"--config.cpu_devices={devices}", *flags,
         ]  # fmt: skip
+        meeting = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(self.count), "--wait", "40"]
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         self.processes = []
-        self.late = False  # whether a process did not end in time
         for index, log in enumerate(self.logs):
-            which = [
-                "--coordinator",
-                f"127.0.0.1:{port}",
-                "--processes",
-                str(self.count),
-                "--process",
-                str(index),
-                "--wait",
-                "40",
-            ]
+            which = [*meeting, "--process", str(index)] if self.count > 1 else []
             with open(log, "w") as out:
                 if full_disk and index == self.count - 1:  # no file of this one may become as large as a checkpoint's
                     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, before[1]))
-                command = [
-                    sys.executable,
-                    __file__,
-                    "--member",
-                    str(samples),
-                    *argv,
-                    *(which if self.count > 1 else []),
-                ]
                 child = subprocess.Popen(
-                    command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
-                    env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},
-                )  # fmt: skip
+                    [*command, *which], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env=environment
+                )
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
             self.processes.append(child)
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     def lives(self) -> bool:
         """Whether any process is still there."""
@@ -263,54 +288,27 @@ def prepare(folder: Path) -> None:
     (folder / "config.py").write_text(f"def get_config():\n    return {run!r}\n")
 
 
-def member(argv: list[str]) -> int:
-    """A process of the run: the trainer, with slow moments, which also writes down the samples that it takes."""
-    samples = Path(argv[0]) / f"{os.getpid()}.jsonl"
-    from meshtrain import train
-    from meshtrain.io import checkpoint_folder
-    from meshtrain.io.loader import Batches
-    from meshtrain.io.windows import Windows
+def readings(folder: Path) -> dict[int, tuple[int, set[int], int]]:
+    """By step: the start that read it last, which is the one on record; the samples that it read; its shape.
 
-    place, read, take = Batches._place, Batches._read, checkpoint_folder.take_checksums
-
-    def slow_read(self: Any, step: int) -> Any:
-        time.sleep(1.0 if random.random() < 0.05 else 0.0)  # so that signals also come in a wait for data
-        return read(self, step)
-
-    def slow_take(partial: Path, me: Any) -> None:
-        time.sleep(random.uniform(0, 1))  # and in a save
-        take(partial, me)
-
-    def note(self: Any, rows: Any, step: int) -> Any:
-        if isinstance(self._source, Windows):  # and not one of an evaluation
-            with open(samples, "a") as file:
-                file.write(
-                    json.dumps([step + 1, time.time(), (step * self._global_batch + self._mine).tolist()]) + "\n"
-                )
-        return place(self, rows, step)
-
-    Batches._place, Batches._read = note, slow_read  # type: ignore[method-assign]
-    checkpoint_folder.take_checksums = slow_take
-    train.leave(train.main(argv[1:]))
-    return 0
+    Half a line at a file's end is what a kill left. SystemExit where a process read steps out of order.
+    """
+    found: dict[int, tuple[int, set[int], int]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        start, shape = map(int, path.name.split("-")[:2])
+        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if any(after[0] != before[0] + 1 for before, after in itertools.pairwise(lines)):
+            raise SystemExit(f"{path} read the steps {[step for step, _ in lines]}")
+        for step, samples in lines:
+            last = found.get(step, (start, set(), shape))
+            if start >= last[0]:
+                found[step] = (start, set(samples) | (last[1] if start == last[0] else set()), shape)
+    return found
 
 
-def samples_wrong(folder: Path, steps: int) -> list[str]:
-    """What is wrong with the samples of each step, as read the last time that it was done."""
-    last: dict[int, dict[int, float]] = {}
-    for path in folder.glob("*.jsonl"):
-        before = None
-        for line in path.read_text().splitlines():
-            step, when, samples = json.loads(line)
-            if before is not None and step != before + 1:
-                return [f"{path.name}: step {step} came after step {before}"]
-            before = step
-            for sample in samples:
-                last.setdefault(step, {})[sample] = when
-    for step in range(1, steps + 1):
-        if sorted(last.get(step, {})) != list(range((step - 1) * BATCH, step * BATCH)):
-            return [f"step {step} read the samples {sorted(last.get(step, {}))}"]
-    return []
+def name_of(shape: int) -> str:
+    """`2 x zero3`: processes and layout."""
+    return f"{SHAPES[shape][0]} x {SHAPES[shape][2]}"
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -326,13 +324,15 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [record for record in found if "loss" in record]
 
 
-def damage(checkpoints: Path, chance: random.Random) -> None:
-    """Truncates a file of the newest checkpoint, if there is an older one."""
+def damage(checkpoints: Path, chance: random.Random) -> str:
+    """Truncates a file of the newest checkpoint, if there is an older one; which one."""
     steps = sorted(checkpoints.glob("step_????????"))
-    if len(steps) > 1:
-        files = [path for path in steps[-1].rglob("*") if path.is_file() and path.stat().st_size]
-        victim = chance.choice(files)
-        os.truncate(victim, victim.stat().st_size // 2)
+    if len(steps) < 2:
+        return "there was no checkpoint to fall back to"
+    files = [path for path in steps[-1].rglob("*") if path.is_file() and path.stat().st_size]
+    victim = chance.choice(files)
+    os.truncate(victim, victim.stat().st_size // 2)
+    return str(victim.relative_to(checkpoints))
 
 
 def free_port() -> int:

@@ -1,9 +1,12 @@
 """Several processes of the trainer on this machine, as a rehearsal of many hosts: started, heard, and ended together.
 
 Every line of theirs is printed behind their number. The first one that fails decides: the others have a moment to end
-by themselves, and then they are killed; a run on disk bears that at any time.
+by themselves, and then they are killed; a run on disk bears that at any time. On Linux they also die with this process.
 """
 
+import ctypes
+import functools
+import os
 import re
 import signal
 import subprocess
@@ -11,11 +14,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 GRACE = 10.0  # seconds that the others have after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 GLOO = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n?")  # what the exchange between CPU processes prints
 
 
@@ -38,7 +42,7 @@ class LocalProcesses:
         self._children = [
             subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_mortal(),
             )
             for command in commands
         ]  # fmt: skip
@@ -123,3 +127,19 @@ class LocalProcesses:
     def _print(self, who: str, text: str) -> None:
         with self._lock:
             print(f"[{who}] {text}", flush=True)
+
+
+def _mortal() -> Callable[[], None] | None:
+    """What a new child does first, so that it is killed when this process ends in any way, kill -9 too; None elsewhere.
+
+    The libraries are loaded here, since little is allowed between a fork and the program.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    return functools.partial(_die_with, os.getpid(), ctypes.CDLL(None).prctl)
+
+
+def _die_with(parent: int, prctl: Callable[[int, int], int]) -> None:
+    prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -3,16 +3,19 @@
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from meshtrain import launch
 from meshtrain.run.processes.local import LocalProcesses, commands
+from tests.run.runs import ROOT
 
 
 def run(*programs: str) -> int:
@@ -63,6 +66,27 @@ def test_signals_are_passed_on_to_all(capfd: pytest.CaptureFixture[str]) -> None
     lines = capfd.readouterr().out.splitlines()
     assert {"[0] told", "[1] told"} <= set(lines)
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
+def test_nothing_outlives_a_start_that_is_killed() -> None:
+    """kill -9 leaves no time to end anybody."""
+    program = "import os, time; print('child', os.getpid(), flush=True); time.sleep(60)"
+    start = f"""
+import sys
+from meshtrain.run.processes.local import LocalProcesses
+LocalProcesses([[sys.executable, "-c", {program!r}]] * 2).run()
+"""
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        children = []
+        while len(children) < 2:
+            words = parent.stdout.readline().split()
+            children += [psutil.Process(int(words[2]))] if words[1] == "child" else []
+        parent.kill()
+        _, alive = psutil.wait_procs(children, timeout=10)
+        for process in alive:
+            process.kill()
+    assert not alive
 
 
 def test_a_dry_run_prints_each_command_and_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
