@@ -189,9 +189,16 @@ class Placement:
         )
         return any(leaves)
 
+    def spec_here(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
+        """The spec as seen from the code being traced: inside a shard_map the manual axes are out of reach, and `shape`
+        is of what they have left. Errors as in `spec`."""
+        manual = jax.sharding.get_abstract_mesh().manual_axes
+        cut = [self.size(tuple(axis for axis in self.axes(dim, kind) if axis in manual)) for dim in dims]
+        return self._as_seen(self.spec(kind, dims, tuple(n * size for n, size in zip(cut, shape, strict=True)))).spec
+
     def _here(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> NamedSharding:
-        """The sharding as seen from the code being traced: inside a shard_map the manual axes are out of reach."""
-        return self._as_seen(self.spec(kind, dims, shape))
+        """The sharding as seen from the code being traced."""
+        return self._as_seen(self.spec_here(kind, dims, shape))
 
     def _as_seen(self, spec: PartitionSpec) -> NamedSharding:
         """The sharding of a spec without the axes that are manual in the code being traced."""

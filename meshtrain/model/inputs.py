@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from meshtrain.layout import Placement
-from meshtrain.layout.order import token_of
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.dropout import Dropout
 from meshtrain.model.rotary import rotary_tables
+from meshtrain.parallel.tokens import row_tokens
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ def counted_tokens(positions_BT: jax.Array, segments_BT: jax.Array | None, place
     the row's only document; but that one is the row's first."""
     if segments_BT is not None:
         return segments_BT > 0
-    length = positions_BT.shape[1]
-    return (positions_BT > 0) | (token_of(jnp.arange(length), place, length) == 0)
+    return (positions_BT > 0) | (row_tokens(place, positions_BT.shape[1]) == 0)
 
 
 def make_inputs(
@@ -56,8 +55,7 @@ def make_inputs(
     segments_BT = batch["segments"] if packed else jnp.ones_like(positions_BT)
     dropout = None
     if dropout_key is not None and config.dropout:
-        length = positions_BT.shape[1]
-        token_T = token_of(jnp.arange(length), place, length)
+        token_T = row_tokens(place, positions_BT.shape[1])
         dropout = Dropout(config.dropout, dropout_key, batch["index_B"], token_T)
     tables = None
     if config.positions == "rotary":

@@ -60,6 +60,11 @@ def free_axes(place: Placement, dim: str, kind: str = "activations") -> tuple[st
     return without(place.axes(dim, kind), jax.sharding.get_abstract_mesh().manual_axes)
 
 
+def held_axes(place: Placement, dim: str) -> tuple[str, ...]:
+    """The axes that cut an activation's `dim` outside the code being traced: an outer shard_map made them manual."""
+    return without(place.axes(dim), free_axes(place, dim))
+
+
 def without(axes: tuple[str, ...], *taken: tuple[str, ...]) -> tuple[str, ...]:
     """`axes` in order, without those in any of `taken`."""
     gone = {axis for group in taken for axis in group}

@@ -13,7 +13,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshtrain.layout import Placement
-from meshtrain.parallel.shard import free_axes, shard_index, without
+from meshtrain.layout.order import token_of
+from meshtrain.parallel.shard import free_axes, held_axes, shard_index, without
 
 Axes = tuple[str, ...]
 
@@ -32,8 +33,8 @@ class TokenAxes:
         """For sequences of T tokens under this layout, as seen from the code being traced."""
         batch, length = free_axes(place, "batch"), free_axes(place, "length")
         vocab = without(free_axes(place, "vocab", "use"), batch, length)
-        scatters = bool(vocab) and free_axes(place, "stream") == length + vocab
-        return cls(batch, length, vocab, scatters and T % place.num_shards("stream") == 0)
+        stream = free_axes(place, "stream")
+        return cls(batch, length, vocab, bool(vocab) and stream == length + vocab and T % place.size(stream) == 0)
 
     @property
     def token_axes(self) -> Axes:
@@ -77,6 +78,12 @@ class TokenAxes:
     def first_row(self, table_VD: jax.Array) -> jax.Array | int:
         """In a shard: the vocabulary entry of the first row of this device's part of the table."""
         return shard_index(self.vocab) * table_VD.shape[0]
+
+
+def row_tokens(place: Placement, T: int) -> jax.Array:
+    """int [T]: which token of its row stands in each of the T columns that the code being traced has of every row."""
+    held = held_axes(place, "length")
+    return token_of(shard_index(held) * T + jnp.arange(T), place, place.size(held) * T)
 
 
 def join_parts(parts: jax.Array) -> jax.Array:

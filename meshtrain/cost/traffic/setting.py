@@ -13,7 +13,7 @@ from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic.turns import Turns, make_turns
 from meshtrain.layout import ArraySpec, Placement
 from meshtrain.layout.inventory import axes_of, local_bytes
-from meshtrain.parallel.pipeline.share import batch_axes
+from meshtrain.parallel.pipeline.share import token_share
 from meshtrain.step import StepConfig
 
 Axes = tuple[str, ...]
@@ -47,8 +47,9 @@ class Setting:
 
     @cached_property
     def own_axes(self) -> Axes:
-        """The batch's axes that a pipeline reduces over once a step."""
-        return tuple(axis for axis in batch_axes(self.place) if self.place.axis_sizes[axis] > 1)
+        """The tokens' axes that a pipeline reduces over once a step."""
+        share = token_share(self.place, self.config.model.moe is not None)
+        return tuple(axis for axis in share.axes if self.place.axis_sizes[axis] > 1)
 
     @property
     def vocab(self) -> Axes:

@@ -1,5 +1,5 @@
-"""Runs a plan: a scan over ticks inside a shard_map over the stage axis; axes that cut more than the batch stay with
-the compiler, those that cut the batch alone come along, so that gradients are reduced over them once a step.
+"""Runs a plan: a scan over ticks inside a shard_map over the stage axis; axes that cut more than tokens stay with
+the compiler, those that cut tokens alone come along, so that gradients are reduced over them once a step.
 
 Which kinds of op a tick holds is the same on all stages, so no device takes another way around a permute than its
 partner. A run of ticks with the same kinds is one scan whose body has just these. On CPU devices the ops of a tick run
@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from meshtrain.layout import Placement, Tree
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
-from meshtrain.parallel.pipeline.share import batch_axes, inner_placement
+from meshtrain.parallel.pipeline.share import TokenShare, inner_placement, token_share
 from meshtrain.parallel.pipeline.worker import Batch, Carry, Stages, Worker
 
 MAX_SCANS = 4  # runs of ticks with the same kinds of op; where a plan has more, one scan asks at each tick
@@ -54,29 +54,30 @@ def _on_stages(
     stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray,
     specs: Tree, trains: bool,
 ) -> tuple[Tree, Tree, Tree]:  # fmt: skip
-    """The shard_map: each stage its own layers, its own column of the plan, and its rows of every microbatch."""
-    (axis,), rows = place.layout.rules.axes("layers"), batch_axes(place)
-    cut, whole, column, batch = P(axis), P(), P(None, axis), P(None, rows or None)
+    """The shard_map: each stage its own layers, its own column of the plan, and its tokens of every microbatch."""
+    (axis,), share = place.layout.rules.axes("layers"), token_share(place, stages.told)
+    own = share.axes
+    cut, whole, column = P(axis), P(), P(None, axis)
 
     def stage(layers: Tree, rest: Tree, batch_MB: Batch, ids: jax.Array, columns: dict[str, jax.Array]) -> tuple:
         local = jax.tree.map(lambda w: w.reshape(plan.num_chunks, -1, *w.shape[1:]), layers)
         columns = {name: value[:, 0] for name, value in columns.items()}
         worker = Worker(stages, local, rest, batch_MB, ids[0], plan, inner_placement(place), axis, specs)
         carry = _run_ticks(worker, worker.start(trains), columns)
-        sums = jax.lax.psum(carry.sums, (axis, *rows))
+        sums = jax.lax.psum(carry.sums, (axis, *own))
         if stages.told:
             told = jax.tree.map(lambda s: s.reshape(-1, *s.shape[2:]), carry.told)
-            sums = (sums, jax.lax.psum(told, rows) if rows else told)
+            sums = (sums, jax.lax.psum(told, own) if own else told)
         if not trains:
             return sums, None, None
         of_layers = jax.tree.map(lambda g: g.reshape(1, -1, *g.shape[2:]), carry.layers)
         return sums, of_layers, jax.tree.map(lambda g: g[None], carry.rest)
 
     of_sums = (whole, cut) if stages.told else whole
-    outs = (of_sums, P(rows or None, axis), P((axis, *rows))) if trains else (of_sums, whole, whole)
+    outs = (of_sums, P(own or None, axis), P((axis, *own))) if trains else (of_sums, whole, whole)
     mapped = jax.shard_map(
-        stage, mesh=place.mesh, in_specs=(cut, whole, batch, cut, column), out_specs=outs,
-        axis_names={axis, *rows}, check_vma=False,
+        stage, mesh=place.mesh, in_specs=(cut, whole, _token_specs(batch_MB, share), cut, column), out_specs=outs,
+        axis_names={axis, *own}, check_vma=False,
     )  # fmt: skip
     columns = {name: jnp.asarray(value) for name, value in plan.arrays.items()}
     columns["stage"] = jnp.broadcast_to(jnp.arange(plan.num_stages, dtype=jnp.int32), plan.f_x.shape)
@@ -85,6 +86,12 @@ def _on_stages(
     # reduce-scatter to ZeRO's rows or as an all-reduce.
     of_layers, of_rest = jax.tree.map(lambda g: g.sum(0), parts) if trains else parts
     return sums, of_layers, of_rest
+
+
+def _token_specs(batch_MB: Batch, share: TokenShare) -> dict[str, P]:
+    """Of the arrays [microbatch, batch, length] of tokens, and of those [microbatch, batch] of rows."""
+    spec = P(None, share.batch or None, share.length or None)
+    return {name: P(*spec[: x.ndim]) for name, x in batch_MB.items()}
 
 
 def runs(plan: Plan) -> list[tuple[int, int]]:

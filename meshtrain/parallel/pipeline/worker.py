@@ -124,7 +124,7 @@ class Worker:
 
     def has_done(self, carry: Carry, at: Batch) -> jax.Array:
         """True, which a device knows when all that has made the carry so far has ended there."""
-        slots = self.place.spec("activations", BOUNDARY, carry.dy_slots.shape)
+        slots = self.place.spec_here("activations", BOUNDARY, carry.dy_slots.shape)
         one = PartitionSpec(*slots[1:])
         read = on_shards(
             self.place, lambda *xs: sum(x.ravel()[0] for x in xs), (slots, one, one), PartitionSpec()
