@@ -23,7 +23,7 @@ from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.flags import TEXT
 from meshtrain.run.processes import ThisProcess, recognise, table
 from meshtrain.run.processes.environment import Flags
-from meshtrain.run.processes.gpus import GPU_VARIABLES
+from meshtrain.run.processes.gpus import GPU_VARIABLES, hidden
 
 CACHE_VARIABLE = "MESHTRAIN_CACHE"  # where compiled programs are kept, for all runs of a user
 PROCESS_FLAGS = dict.fromkeys(("coordinator", "processes", "process", "wait"), TEXT)
@@ -143,7 +143,7 @@ def has_gpu() -> bool:
     chosen = os.environ.get("JAX_PLATFORMS", "")
     if chosen and not {"cuda", "rocm", "gpu"} & set(chosen.split(",")):
         return False
-    there = any(glob.glob(pattern) for pattern in GPU_DEVICES)
+    there = any(glob.glob(pattern) for pattern in GPU_DEVICES) and not hidden(os.environ)
     return there and any(importlib.util.find_spec(plugin) for plugin in GPU_PLUGINS)
 
 

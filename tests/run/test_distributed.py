@@ -52,6 +52,10 @@ def test_a_gpu_is_there_only_with_its_device_and_its_plugin(monkeypatch: pytest.
     monkeypatch.setattr(distributed.importlib.util, "find_spec", lambda name: name in plugins or None)
     monkeypatch.delenv("JAX_PLATFORMS")
     assert distributed.has_gpu()
+    for value, is_there in (("", False), ("-1", False), ("1", True), ("GPU-1f", True)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert distributed.has_gpu() == is_there
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert not distributed.has_gpu()
     monkeypatch.setenv("JAX_PLATFORMS", "cuda,cpu")

@@ -1,7 +1,8 @@
 """`recognise`: from a launcher's environment to `ThisProcess`. A pure function: a dry run shows what a start would do.
 
 What is nearer wins, fact by fact: flags, then MESHTRAIN_COORDINATOR, MESHTRAIN_PROCESSES and MESHTRAIN_PROCESS, then
-the launcher (Open MPI, Slurm, Kubernetes). Without any of them there is one process.
+the launcher. But a launcher's count or number of processes is replaced only where all is said by hand: its other tasks
+would still go by its own. Without any of them there is one process.
 """
 
 from collections.abc import Mapping
@@ -83,6 +84,7 @@ def recognise(
     }
     facts: Facts = {name: _number(name, fact) if name in NUMBERS else fact for name, fact in given.items()}
     launcher, launched = _launched(environ, facts)
+    _refuse_contradictions(launcher, launched, facts)
     facts = launched | facts
     count, index = _counted(facts, launcher)
     if count > 1 and "coordinator" not in facts:
@@ -117,6 +119,17 @@ def _launched(environ: Mapping[str, str], given: Facts) -> tuple[str, Facts]:
         if facts is not None:
             return name, facts
     return ("by hand" if given.keys() - {"wait"} else "one process"), {}
+
+
+def _refuse_contradictions(launcher: str, launched: Facts, given: Facts) -> None:
+    """What is said by hand, against what the launcher says of the same."""
+    for name in ("processes", "process"):
+        if name in launched and name in given and launched[name].value != given[name].value:
+            said, told = given[name], launched[name]
+            raise InputError(
+                f"{said.source}={said.value} contradicts {launcher}, which says {told.value} ({told.source}). Leave it"
+                " out, or say all by hand: --coordinator, --processes and --process. --processes 1 trains alone."
+            )
 
 
 def _counted(facts: Facts, launcher: str) -> tuple[int, int]:
@@ -163,9 +176,10 @@ def _number(name: str, fact: Fact[Any]) -> Fact[int]:
 
 def _address(fact: Fact[str]) -> str:
     host, _, port = fact.value.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    bare = ":" in host and not (host.startswith("[") and host.endswith("]"))  # IPv6 without its brackets
+    if not host or bare or not port.isdecimal() or not 0 < int(port) < 65536:
+        example = "[fd00::1]" if bare else fact.value.split(":")[0] or "node1"
         raise InputError(
-            f"{fact.source}={fact.value}: it must be HOST:PORT with a port from 1 to 65535, for example"
-            f" {fact.value.split(':')[0] or 'node1'}:8476."
+            f"{fact.source}={fact.value}: it must be HOST:PORT with a port from 1 to 65535, for example {example}:8476."
         )
     return fact.value

@@ -1,4 +1,4 @@
-"""What each launcher says about a process, from the environment that it makes: Open MPI, Slurm, Kubernetes.
+"""What each launcher says about a process, from the environment that it makes: Open MPI, Slurm, Kubernetes, PMI.
 
 Each function returns the facts that it finds, by name, or None where the process was not started by it. What a
 launcher does not say is left out; flags and the variables MESHTRAIN_... add or replace single facts.
@@ -15,6 +15,7 @@ from meshtrain.run.processes.nodes import expand_counts, expand_nodes
 Facts = dict[str, Fact[Any]]
 PORTS = range(61440, 65536)  # above the ports that systems give to outgoing connections
 KUBERNETES_PORT = 8476
+NO_SRUN = 0xFFFFFFF0  # from here on Slurm numbers what is no srun: the batch script, the shell that salloc opens
 
 
 def open_mpi(environ: Mapping[str, str]) -> Facts | None:
@@ -39,7 +40,8 @@ def slurm(environ: Mapping[str, str]) -> Facts | None:
     """srun. Process 0 is on the first node of the step; InputError in a job of several tasks without srun."""
     if "SLURM_JOB_ID" not in environ:
         return None
-    if "SLURM_STEP_ID" not in environ or "SLURM_PROCID" not in environ:
+    step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
+    if not step.isdecimal() or int(step) >= NO_SRUN or "SLURM_PROCID" not in environ:
         tasks = environ.get("SLURM_NTASKS", environ.get("SLURM_NPROCS", "1"))
         if tasks != "1":
             raise InputError(
@@ -57,7 +59,7 @@ def slurm(environ: Mapping[str, str]) -> Facts | None:
     nodes = _first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     if nodes:
         restarts = int(facts["restarts"].value) if "restarts" in facts else 0
-        number = int(environ["SLURM_JOB_ID"]) + 97 * int(environ["SLURM_STEP_ID"]) + 1009 * restarts
+        number = int(environ["SLURM_JOB_ID"]) + 97 * int(step) + 1009 * restarts
         first = expand_nodes(nodes.value)[0]
         facts["coordinator"] = Fact(f"{first}:{_port(number)}", f"first of {nodes.source}; port from SLURM_JOB_ID")
     if "SLURMD_NODENAME" in environ:
@@ -79,6 +81,12 @@ def kubernetes(environ: Mapping[str, str]) -> Facts | None:
         return None
     facts = _read(environ, process=("JOB_COMPLETION_INDEX",), restarts=("JOBSET_RESTART_ATTEMPT",))
     jobset, pod = environ.get("JOBSET_NAME"), environ.get("HOSTNAME", "")
+    found = re.fullmatch(r".+-(\d+)-\d+", pod)
+    if jobset and found and int(found[1]):
+        raise InputError(
+            f"HOSTNAME={pod}: this pod belongs to job {found[1]} of its JobSet, and pods are counted within one job."
+            " Write `replicas: 1` with as many completions as there are nodes."
+        )
     index = f"-{environ['JOB_COMPLETION_INDEX']}"
     if jobset and pod.endswith(index):
         first = f"{pod.removesuffix(index)}-0.{jobset}:{KUBERNETES_PORT}"
@@ -87,11 +95,24 @@ def kubernetes(environ: Mapping[str, str]) -> Facts | None:
     return facts
 
 
+def pmi(environ: Mapping[str, str]) -> Facts | None:
+    """MPICH's and Intel MPI's mpiexec, and what else speaks PMI or PMIx; it does not say where process 0 is."""
+    facts = _read(
+        environ,
+        processes=("PMI_SIZE",),
+        process=("PMI_RANK", "PMIX_RANK"),
+        local_process=("MPI_LOCALRANKID",),
+        local_processes=("MPI_LOCALNRANKS",),
+    )
+    return facts if "process" in facts else None
+
+
 # The launcher nearest to the process first: mpirun inside a Slurm job is mpirun.
 LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], Facts | None]] = {
     "Open MPI": open_mpi,
     "Slurm": slurm,
     "Kubernetes": kubernetes,
+    "PMI": pmi,
 }
 
 

@@ -98,6 +98,53 @@ CASES = {
         {"JOB_COMPLETION_INDEX": "0", "MESHTRAIN_PROCESSES": "2", "MESHTRAIN_COORDINATOR": "job-0.svc:8476"},
         ("Kubernetes", 2, 0, "job-0.svc:8476", "me", 0, 1, None, 0),
     ),
+    "MIG parts, of which CUDA shows a process one": (
+        slurm("n1", 7, 2, local=2, per_node="7", CUDA_VISIBLE_DEVICES="MIG-1f,MIG-2e", SLURM_GPUS_ON_NODE="7"),
+        ("Slurm", 7, 2, f"n1:{PORT}", "n1", 2, 7, (0,), 0),
+    ),
+    "4 GPUs by name": (
+        slurm("n1", 1, 0, CUDA_VISIBLE_DEVICES="GPU-1f,GPU-2e,GPU-3d,GPU-4c", SLURM_GPUS_ON_NODE="4"),
+        ("Slurm", 1, 0, None, "n1", 0, 1, (0, 1, 2, 3), 0),
+    ),
+    "2 GPUs for each of 4 tasks, where Slurm counts on the node what one task sees": (
+        slurm("n1", 4, 3, local=3, per_node="4", CUDA_VISIBLE_DEVICES="6,7", SLURM_GPUS_ON_NODE="2",
+              SLURM_GPUS_PER_TASK="h100:2"),
+        ("Slurm", 4, 3, f"n1:{PORT}", "n1", 3, 4, (0, 1), 0),
+    ),
+    "8 tasks of one GPU each, all of which see all": (
+        slurm("n1", 8, 5, local=5, per_node="8", CUDA_VISIBLE_DEVICES=ALL_8, SLURM_GPUS_ON_NODE="8",
+              SLURM_GPUS_PER_TASK="1"),
+        ("Slurm", 8, 5, f"n1:{PORT}", "n1", 5, 8, (5,), 0),
+    ),
+    "GPUs that Slurm counts and no variable names": (
+        slurm("n1", 1, 0, SLURM_GPUS_ON_NODE="2"), ("Slurm", 1, 0, None, "n1", 0, 1, (0, 1), 0),
+    ),
+    "the job's numbers of tasks, where the step has none": (
+        {key: value for key, value in slurm("n[1-3]", 20, 17, node=2, local=1).items() if "STEP_TASKS" not in key}
+        | {"SLURM_TASKS_PER_NODE": "8(x2),4"},
+        ("Slurm", 20, 17, f"n1:{PORT}", "n3", 1, 4, None, 0),
+    ),
+    "two jobs of an array on one node, at two ports": (
+        slurm("n1", 2, 0, per_node="2", SLURM_JOB_ID="4243", SLURM_ARRAY_JOB_ID="4242", SLURM_ARRAY_TASK_ID="1"),
+        ("Slurm", 2, 0, f"n1:{PORT + 1}", "n1", 0, 2, None, 0),
+    ),
+    "two steps of a job at once, at two ports": (
+        slurm("n1", 2, 0, per_node="2", SLURM_STEP_ID="1"),
+        ("Slurm", 2, 0, f"n1:{PORT + 97}", "n1", 0, 2, None, 0),
+    ),
+    "srun that speaks PMIx": (
+        slurm("n[1-2]", 2, 1, node=1, per_node="1(x2)", PMIX_RANK="1", PMIX_NAMESPACE="slurm.pmix.4242.0"),
+        ("Slurm", 2, 1, f"n1:{PORT}", "n2", 0, 1, None, 0),
+    ),
+    "mpiexec of MPICH": (
+        {"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2",
+         "MESHTRAIN_COORDINATOR": "[fd00::1]:8476"},
+        ("PMI", 4, 3, "[fd00::1]:8476", "me", 1, 2, None, 0),
+    ),
+    "an MPI of one process": ({"PMI_SIZE": "1", "PMI_RANK": "0"}, ("PMI", 1, 0, None, "me", 0, 1, None, 0)),
+    "a shell of salloc for one task": (
+        slurm("n1", 1, 0, SLURM_STEP_ID="4294967290"), ("one process", 1, 0, None, "me", 0, 1, None, 0),
+    ),
     "no GPU by Slurm's word": (
         slurm("n1", 1, 0, CUDA_VISIBLE_DEVICES="NoDevFiles"),
         ("Slurm", 1, 0, None, "n1", 0, 1, (), 0),
@@ -116,7 +163,7 @@ def test_what_launchers_say_is_recognised(name: str) -> None:
     environ, expected = CASES[name]
     me = recognise(environ, "me")
     assert facts(me) == expected
-    assert me.shares_host == ("share" in name or "see all 8" in name)
+    assert me.shares_host == ("share" in name or "see all" in name)
     for fact in ("processes", "process"):
         assert me.count == 1 or me.sources[fact] in {*environ, f"--{fact}"}
 
@@ -162,6 +209,43 @@ BAD = {
         slurm("n1", 3, 0, per_node="3", CUDA_VISIBLE_DEVICES=ALL_8, SLURM_GPUS_ON_NODE="8"), Flags(),
         ["8 visible GPUs", "3 processes", "8 tasks on each node, or one, would work"],
     ),
+    "one task per node sees one of its GPUs, where Slurm counts what it sees": (
+        slurm("n[1-2]", 2, 0, per_node="1(x2)", CUDA_VISIBLE_DEVICES="0", SLURM_GPUS_ON_NODE="1",
+              SLURM_GPUS_PER_TASK="1", SLURM_GPUS_PER_NODE="h100:8"), Flags(),
+        ["8 GPUs", "sees 1 of them", "--gpus-per-task=8"],
+    ),
+    "one process for seven MIG parts": (
+        slurm("n1", 1, 0, CUDA_VISIBLE_DEVICES="MIG-1,MIG-2,MIG-3,MIG-4,MIG-5,MIG-6,MIG-7", SLURM_GPUS_ON_NODE="7"),
+        Flags(), ["one MIG part only", "MIG-1,MIG-2", "--ntasks-per-node=7 --gpus-per-task=1"],
+    ),
+    "all GPUs hidden from a job that has them": (
+        slurm("n1", 1, 0, CUDA_VISIBLE_DEVICES="", SLURM_GPUS_ON_NODE="8"), Flags(),
+        ["8 GPUs", "sees 0 of them", "CUDA_VISIBLE_DEVICES= hides the others"],
+    ),
+    "more GPUs visible than the job has": (
+        slurm("n1", 1, 0, CUDA_VISIBLE_DEVICES=ALL_8, SLURM_GPUS_ON_NODE="2"), Flags(),
+        [f"CUDA_VISIBLE_DEVICES={ALL_8} shows 8", "SLURM_GPUS_ON_NODE=2", "--gpus-per-node=8"],
+    ),
+    "a GPU named twice": ({"CUDA_VISIBLE_DEVICES": "0,1,0"}, Flags(), ["DEVICES=0,1,0", "0 is named twice"]),
+    "a number of processes that is not Slurm's": (
+        slurm("n[1-2]", 2, 0, per_node="1(x2)"), Flags(processes="4"),
+        ["--processes=4 contradicts Slurm, which says 2 (SLURM_STEP_NUM_TASKS)", "--processes 1"],
+    ),
+    "a place that is not mpirun's": (
+        OMPI | {"MESHTRAIN_PROCESS": "3"}, Flags(),
+        ["MESHTRAIN_PROCESS=3 contradicts Open MPI, which says 9 (OMPI_COMM_WORLD_RANK)"],
+    ),
+    "a pod of the second job of a JobSet": (
+        POD | {"HOSTNAME": "llama-workers-1-3"}, Flags(), ["HOSTNAME=llama-workers-1-3", "replicas: 1"],
+    ),
+    "PMIx without a number of processes": ({"PMIX_RANK": "0"}, Flags(), ["--processes", "PMI does not say it"]),
+    "mpiexec without a meeting place": ({"PMI_SIZE": "2", "PMI_RANK": "0"}, Flags(), ["--coordinator HOST:PORT"]),
+    "an IPv6 address without brackets": (
+        {}, Flags(coordinator="fd00::1:8476", processes="2", process="0"), ["fd00::1:8476", "[fd00::1]:8476"],
+    ),
+    "srun forgotten in the shell of salloc": (
+        slurm("n1", 1, 0, SLURM_STEP_ID="4294967290", SLURM_NTASKS="2"), Flags(), ["SLURM_NTASKS=2", "srun python"],
+    ),
     "srun forgotten": (
         {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, Flags(),
         ["SLURM_NTASKS=2", "srun python -m meshtrain.train", "--processes 1"],
@@ -197,6 +281,8 @@ def test_device_files_count_where_no_variable_does() -> None:
     assert recognise(OMPI, "me", gpus_there=8).gpus == (1,)
     assert recognise({"CUDA_VISIBLE_DEVICES": ""}, "me", gpus_there=8).gpus == ()
     assert recognise({"CUDA_VISIBLE_DEVICES": "GPU-1f,GPU-2e,-1,GPU-3d"}, "me", gpus_there=8).gpus == (0, 1)
+    assert recognise({"CUDA_VISIBLE_DEVICES": "none"}, "me", gpus_there=8).gpus == ()
+    assert recognise(slurm("n1", 1, 0, SLURM_GPUS_ON_NODE="2"), "me", gpus_there=8).gpus == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +296,7 @@ def test_node_lists_are_written_out(text: str, names: str) -> None:
     assert expand_nodes(text) == names.split()
 
 
-@pytest.mark.parametrize("text", ["n[1-", "n[3-1]", "n[a]", "n]1["])
+@pytest.mark.parametrize("text", ["n[1-", "n[3-1]", "n[a]", "n]1[", "n[1-2,[4-5]]"])
 def test_node_lists_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         expand_nodes(text)
