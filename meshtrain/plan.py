@@ -8,6 +8,8 @@
 --cluster FILE   the machine: configs/clusters/*.py
 --gpus N         how many of its GPUs
 --write FILE     the layout that was found, as a layout file
+--price TEXT     of a GPU and hour, where the cluster's file has none or another: "2.50 USD per GPU-hour"
+--html FILE      the same as a page to look at
 --json           the same for programs
 
 Exit codes: 0 done, 2 the input is wrong or the layout does not fit.
@@ -21,7 +23,7 @@ from meshtrain.errors import InputError
 from meshtrain.run.flags import NUMBER, SWITCH, TEXT, exit_code, take_alone
 
 REQUIRED = dict(cluster="configs/clusters/h100_roce.py", gpus="8")
-FLAGS = dict(cluster=TEXT, gpus=NUMBER, serving=SWITCH, write=TEXT, json=SWITCH)
+FLAGS = dict(cluster=TEXT, gpus=NUMBER, serving=SWITCH, write=TEXT, price=TEXT, html=TEXT, json=SWITCH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,15 +39,20 @@ def plan(argv: Sequence[str]) -> int:
         return 0
     from meshtrain.run.cluster_file import read_cluster
     from meshtrain.run.config import load
+    from meshtrain.run.page import check_target, write_page
     from meshtrain.run.plan import answer
 
-    cluster, request = read_cluster(flags["cluster"]), load(arguments)
+    cluster, request = read_cluster(flags["cluster"], price=flags.get("price")), load(arguments)
     searching = arguments.layout is None and not arguments.overrides["layout"] and not flags.get("serving")
     if "write" in flags and not searching:
         raise InputError("--write: it writes the layout that a search found; leave --layout and --serving out.")
+    if "html" in flags:
+        check_target(flags["html"])
     found = answer(request, cluster, flags["gpus"], searching, flags.get("serving", False))
     if "write" in flags:
         found.write(flags["write"])
+    if "html" in flags:
+        write_page(flags["html"], found.page())
     print(json.dumps(found.json(), indent=1) if flags.get("json") else found.text())
     return 0 if found.fits else InputError.exit_code
 

@@ -7,6 +7,7 @@
 --gpus N         how many of its GPUs
 --budget FILE    limits of memory and of what is sent; above one of them the exit code is 8
 --backend cpu    compile for virtual CPU devices instead: no CUDA libraries needed, and less can be told
+--html FILE      the same, and the plan, as a page to look at
 --json           the same for programs
 
 Exit codes: 0 done, 2 the input is wrong, 8 a budget is exceeded.
@@ -22,7 +23,7 @@ from meshtrain.run.compiler import compile_without_gpus
 from meshtrain.run.flags import NUMBER, SWITCH, TEXT, exit_code, take_alone
 
 REQUIRED = dict(cluster="configs/clusters/h100_roce.py", gpus="8")
-FLAGS = dict(cluster=TEXT, gpus=NUMBER, budget=TEXT, backend=TEXT, json=SWITCH)
+FLAGS = dict(cluster=TEXT, gpus=NUMBER, budget=TEXT, backend=TEXT, html=TEXT, json=SWITCH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,12 +45,17 @@ def audit(argv: Sequence[str]) -> int:
     from meshtrain.run.audit.budget_file import read_budget
     from meshtrain.run.cluster_file import read_cluster
     from meshtrain.run.config import load
+    from meshtrain.run.page import check_target, page_data, write_page
+    from meshtrain.run.plan import make_plan_report
 
+    if "html" in flags:
+        check_target(flags["html"])
     budget = read_budget(flags["budget"]) if "budget" in flags else None
     cluster, request = read_cluster(flags["cluster"]), load(arguments)
-    report = make_audit_report(
-        request.config, request.layout, request.layout_name, cluster, flags["gpus"], backend
-    )  # fmt: skip
+    asked = (request.config, request.layout, request.layout_name, cluster, flags["gpus"])
+    report = make_audit_report(*asked, backend)
+    if "html" in flags:
+        write_page(flags["html"], page_data(request.config, make_plan_report(*asked), audit=report))
     print(json.dumps(as_json(report), indent=1) if flags.get("json") else audit_text(report))
     exceeded = budget.exceeded(report.peak, report.found, report.ledger) if budget else []
     if exceeded:

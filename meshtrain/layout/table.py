@@ -77,20 +77,24 @@ def by_stage(place: Placement, arrays: Inventory) -> dict[int, int] | None:
 
     None where no axis has that role, or where a stage cannot be placed.
     """
-    storage = _storage_rows(place)
-    if not storage:
-        return None
-    found = {}
-    for stage in range(4):
-        moved = Placement(_at_stage(place.layout, storage, stage), place.mesh)
+    moved = at_stages(place)
+    for one in moved.values():
         if any(
-            moved.problems(kind, (physical := moved.physical(spec)).dims, physical.shape)
+            one.problems(kind, (physical := one.physical(spec)).dims, physical.shape)
             for kind in WEIGHT_KINDS
             for _, spec in arrays.named(kind)
         ):
             return None
-        found[stage] = sum(state_bytes(moved, arrays).values())
-    return found
+    return {stage: sum(state_bytes(one, arrays).values()) for stage, one in moved.items()} or None
+
+
+def at_stages(place: Placement) -> dict[int, Placement]:
+    """ZeRO stage 0..3 -> the layout with its ZeRO rows (or embed over the batch) first there; empty where no axis has
+    that role. Whether a stage can be placed is not asked."""
+    storage = _storage_rows(place)
+    if not storage:
+        return {}
+    return {stage: Placement(_at_stage(place.layout, storage, stage), place.mesh) for stage in range(4)}
 
 
 def _storage_rows(place: Placement) -> dict[str, tuple[str, ...]]:

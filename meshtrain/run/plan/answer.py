@@ -5,19 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.decisions import Outcome
 from meshtrain.cost.serving import serve
 from meshtrain.errors import InputError
-from meshtrain.run.config import Request
+from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.plan import report, search, serving
 from meshtrain.run.plan.text import plan_text
 
 
 @dataclass(frozen=True)
 class Answer:
-    """text and json make the two forms; write, the layout file that was found; fits, whether it runs at all."""
+    """text and json make the two forms; page, the data of the third (run/page); write, the layout file that was found;
+    fits, whether it runs at all."""
 
     text: Callable[[], str]
     json: Callable[[], dict[str, Any]]
+    page: Callable[[], dict[str, Any]]
     write: Callable[[str], None]
     fits: bool = True
 
@@ -27,11 +30,15 @@ def answer(request: Request, cluster: Cluster, num_devices: int, searching: bool
     config = request.config
     if serves:
         plan = serve(config.model, cluster, num_devices, config.data.length)
-        return Answer(lambda: serving.text(plan), lambda: serving.as_json(plan), _nothing)
+        return Answer(lambda: serving.text(plan), lambda: serving.as_json(plan), _no_page, _nothing)
     if not searching:
         found = report.make_plan_report(config, request.layout, request.layout_name, cluster, num_devices)
         return Answer(
-            lambda: plan_text(found), lambda: report.as_json(found), _nothing, found.memory.peak <= found.limit
+            lambda: plan_text(found),
+            lambda: report.as_json(found),
+            lambda: _page(config, found, None),
+            _nothing,
+            found.memory.peak <= found.limit,
         )
     outcome = search.search_layout(config, cluster, num_devices)
     choice = outcome.best.choice
@@ -39,8 +46,19 @@ def answer(request: Request, cluster: Cluster, num_devices: int, searching: bool
     return Answer(
         lambda: search.search_text(outcome) + "\n\n" + plan_text(of_best),
         lambda: search.as_json(outcome) | {"plan": report.as_json(of_best)},
+        lambda: _page(config, of_best, outcome),
         lambda path: search.write_layout(path, choice, config.workdir, cluster, num_devices),
     )
+
+
+def _page(config: RunConfig, of_layout: report.PlanReport, outcome: Outcome | None) -> dict[str, Any]:
+    from meshtrain.run.page.data import page_data  # most plans are read as text
+
+    return page_data(config, of_layout, outcome)
+
+
+def _no_page() -> dict[str, Any]:
+    raise InputError("--html: there is no page about serving; leave --serving out.")
 
 
 def _nothing(path: str) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtrain.cost.cluster import Cluster
-from meshtrain.cost.goodput import Goodput, goodput
+from meshtrain.cost.collective import Collective
+from meshtrain.cost.goodput import Bill, Goodput, bill, goodput
 from meshtrain.cost.memory import Memory, predict_memory
 from meshtrain.cost.quantity import Seconds
 from meshtrain.cost.search import USABLE
@@ -15,7 +16,8 @@ from meshtrain.cost.time import StepTime, step_time
 from meshtrain.cost.traffic import predict_traffic
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, Placement, place_abstract
-from meshtrain.layout.finding import ERROR, Finding, merge
+from meshtrain.layout.finding import ERROR, WARNING, Finding, merge
+from meshtrain.layout.inventory import Inventory
 from meshtrain.layout.roles import words
 from meshtrain.model.flops import count_parameters, model_flops_per_token
 from meshtrain.parallel.attention.balance import balance
@@ -24,6 +26,7 @@ from meshtrain.run.inventory import check_run
 from meshtrain.run.plan.traffic import Traffic, by_axis
 from meshtrain.run.show.pipeline import PipelineFacts, pipeline_facts
 from meshtrain.run.startup import step_config
+from meshtrain.step import StepConfig
 
 # What a checkpoint holds a step up (a copy to the host; the rest is written beside the training), and how long it takes
 # from a failure to the next step.
@@ -36,6 +39,7 @@ class PlanReport:
 
     name: str
     place: Placement
+    arrays: Inventory
     cluster: Cluster
     words: str
     num_parameters: int
@@ -47,8 +51,11 @@ class PlanReport:
     balance: dict[int | None, list[int]]
     flops_per_token: float
     time: StepTime
+    collectives: tuple[Collective, ...]
     traffic: tuple[Traffic, ...]
     goodput: Goodput | None
+    bill: Bill
+    num_steps: int
     findings: tuple[Finding, ...]
 
     @property
@@ -80,16 +87,21 @@ def make_plan_report(
     place = place_abstract(declared, num_devices)
     step = step_config(config)
     length = config.data.length
-    _, found = check_run(step, config.global_batch, length, place, cluster.fast_gpus)
+    arrays, found = check_run(step, config.global_batch, length, place, cluster.fast_gpus)
     findings = merge([*findings, *found])
     errors = [str(finding) for finding in findings if finding.severity == ERROR]
     if errors:
         raise InputError("\n".join(errors))
     model = config.model
     windows = dict.fromkeys(model.layer_window(layer) for layer in range(model.num_layers))
+    time = step_time(model, place, config.global_batch, length, cluster, compute=config.precision.compute)
+    lost = _goodput(cluster, num_devices)
+    sizes = dict(global_batch=config.global_batch, length=length, packed=config.data.packed)
+    collectives = tuple(predict_traffic(step, place, **sizes))  # type: ignore[arg-type]
     return PlanReport(
         name=name,
         place=place,
+        arrays=arrays,
         cluster=cluster,
         words=words(place),
         num_parameters=count_parameters(model),
@@ -100,15 +112,25 @@ def make_plan_report(
         pipeline=pipeline_facts(place, model.num_layers),
         balance={window: blocks for window in windows if (blocks := balance(place, length, window))},
         flops_per_token=model_flops_per_token(model, length),
-        time=step_time(model, place, config.global_batch, length, cluster, compute=config.precision.compute),
-        traffic=by_axis(
-            place,
-            predict_traffic(step, place, global_batch=config.global_batch, length=length, packed=config.data.packed),
-            cluster,
-        ),
-        goodput=_goodput(cluster, num_devices),
-        findings=tuple(findings),
+        time=time,
+        collectives=collectives,
+        traffic=by_axis(place, collectives, cluster),
+        goodput=lost,
+        bill=bill(cluster, num_devices, Seconds(time.seconds), config.steps, lost.share if lost else 1.0),
+        num_steps=config.steps,
+        findings=(*findings, *_left_out(step, place)),
     )
+
+
+def _left_out(step: StepConfig, place: Placement) -> list[Finding]:
+    """What no figure of the plan holds."""
+    if step.optimizer.name != "muon" or place.num_devices == 1:
+        return []
+    message = (
+        "Muon makes whole matrices orthogonal: where weights, gradients or momentum are stored in parts, the compiler"
+        " gathers them for that. No figure here (memory, time, traffic) holds these gathers or those products."
+    )
+    return [Finding(WARNING, "muon-left-out", "optimizer.name", message, "`meshtrain.audit` shows what is compiled.")]
 
 
 def _goodput(cluster: Cluster, num_devices: int) -> Goodput | None:
@@ -151,6 +173,7 @@ def as_json(report: PlanReport) -> dict[str, Any]:
         "goodput": None
         if report.goodput is None
         else dataclasses.asdict(report.goodput) | {"share": report.goodput.share},
+        "run": dataclasses.asdict(report.bill) | {"steps": report.num_steps},
         "usd_per_million_tokens": None if report.cost_per_token is None else report.cost_per_token * 1e6,
         "findings": [dataclasses.asdict(finding) for finding in report.findings],
     }
