@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +124,7 @@ def first_state(
             params = make_device_order(specs.params, placement)(params)
         progress.say("optimizer state, step and position in the data start anew")
     with progress.phase("initial state", announce=False):
-        state = jax.block_until_ready(initial_state(config.model, config.optimizer, config.seed, placement))
-    return state if params is None else replace(state, params=params)
+        return jax.block_until_ready(initial_state(config.model, config.optimizer, config.seed, placement, params))
 
 
 def num_parameters(specs: TrainState) -> int:

@@ -40,9 +40,25 @@ def state_shardings(specs: TrainState, place: Placement) -> TrainState:
     return place.shardings("optimizer", physical_specs(specs, place))
 
 
-def initial_state(model: ModelConfig, optimizer: OptimizerConfig, seed: int, place: Placement) -> TrainState:
-    """The state before the first step, made on the devices. Its logical values are the same under every layout."""
-    return make_initializer(model, optimizer, place)(np.uint32(seed))
+def initial_state(
+    model: ModelConfig, optimizer: OptimizerConfig, seed: int, place: Placement, params: Tree | None = None
+) -> TrainState:
+    """The state before the first step, made on the devices. Its logical values are the same under every layout.
+
+    params: weights that there are already, as they lie on the devices; then none are made.
+    """
+    if params is None:
+        return make_initializer(model, optimizer, place)(np.uint32(seed))
+    specs = state_specs(model, optimizer)
+    shardings = state_shardings(specs, place)
+    transformation = make_optimizer(optimizer, physical_specs(specs.params, place))
+
+    def around(params: Tree) -> tuple[Tree, jax.Array, jax.Array]:
+        zero = jnp.zeros((), jnp.int32)
+        return transformation.init(params), zero, zero
+
+    out = (shardings.opt_state, shardings.step, shardings.num_skipped)
+    return TrainState(params, *jax.jit(around, out_shardings=out)(params))
 
 
 def make_initializer(model: ModelConfig, optimizer: OptimizerConfig, place: Placement) -> Callable[..., TrainState]:

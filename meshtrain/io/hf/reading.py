@@ -1,10 +1,13 @@
 """From the files of a Hugging Face folder into weights on devices, each device's own slices and no others.
 
-The files are maps: a slice that no device of this process needs is never read. On the host there is at any time one
-tensor's slice of one weight besides what the devices hold (on CPUs the buffer that is filled is the device's array).
+The files are maps: a slice that no device of this process needs is never read. Threads share the tensors of a weight, a
+few megabytes each at a time, so that casting and turning keep up with the disk. On the host there are at any time these
+megabytes and one weight besides what the devices hold (on CPUs the buffer that is filled is the device's array).
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -17,6 +20,8 @@ from meshtrain.io.hf.table import Piece, copy, view
 from meshtrain.layout import ArraySpec, Tree, named_specs
 
 _ALIGNED = 64  # bytes; JAX takes such a buffer as a CPU device's array without a copy
+_THREADS = min(16, 2 * (os.cpu_count() or 1))  # more than cores: some of them wait for the disk
+_CHUNK = 1 << 22  # bytes of a tensor that a thread takes at a time
 
 
 def read_params(folder: Folder, specs: Tree, targets: Tree, progress: bool = True) -> Tree:
@@ -28,9 +33,9 @@ def read_params(folder: Folder, specs: Tree, targets: Tree, progress: bool = Tru
     weights = folder.weights
     total = sum(tensor.num_bytes for parts in weights.values() for _, tensor in parts)
     leaves, structure = jax.tree.flatten(targets)
-    with byte_bar(f"reading {folder.path.name}", total, progress) as advance:
+    with byte_bar(f"reading {folder.path.name}", total, progress) as advance, ThreadPoolExecutor(_THREADS) as pool:
         arrays = [
-            _array(weights[path], spec, target, advance)
+            _array(weights[path], spec, target, pool, advance)
             for (path, spec), target in zip(named_specs(specs), leaves, strict=True)
         ]
     return jax.tree.unflatten(structure, arrays)
@@ -40,6 +45,7 @@ def _array(
     parts: list[tuple[Piece, Tensor]],
     spec: ArraySpec,
     target: jax.ShapeDtypeStruct,
+    pool: Executor,
     advance: Callable[[int], object],
 ) -> jax.Array:
     made: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
@@ -49,7 +55,7 @@ def _array(
         bounds = tuple(part.indices(size)[:2] for part, size in zip(index or whole, target.shape, strict=True))
         if bounds not in made:
             made.clear()  # replicas of a shard are asked for one after the other
-            made[bounds] = read_slice(parts, spec, bounds, target.dtype)
+            made[bounds] = read_slice(parts, spec, bounds, target.dtype, pool)
         return made[bounds]
 
     assert target.sharding is not None
@@ -60,33 +66,49 @@ def _array(
 
 
 def read_slice(
-    parts: list[tuple[Piece, Tensor]], spec: ArraySpec, bounds: tuple[tuple[int, int], ...], dtype: Any
+    parts: list[tuple[Piece, Tensor]],
+    spec: ArraySpec,
+    bounds: tuple[tuple[int, int], ...],
+    dtype: Any,
+    pool: Executor,
 ) -> np.ndarray:
     """The numbers of one weight within `bounds` (start and stop by dim), zeros beyond its logical shape."""
     out = _aligned(tuple(stop - start for start, stop in bounds), np.dtype(dtype))
     if any(stop > size for (_, stop), size in zip(bounds, spec.shape, strict=True)):
         out[...] = 0
-    for piece, tensor in parts:
-        place, wanted = [], []
-        for dim, size, (start, stop) in zip(spec.dims, spec.shape, bounds, strict=True):
-            if dim in piece.index:
-                place.append(slice(piece.index[dim] - start, piece.index[dim] - start + 1))
-                inside = start <= piece.index[dim] < stop
-            else:
-                last = min(stop, size)
-                place.append(slice(0, max(0, last - start)))
-                wanted.append(slice(start, last))
-                inside = last > start
-            if not inside:
-                break
-        else:
-            inside_out = out[tuple(place)].squeeze(_indexed(piece, spec))
-            copy(inside_out, view(tensor.open(), piece, spec)[tuple(wanted)])
+
+    def fill(piece: Piece, tensor: Tensor, wanted: dict[str, slice]) -> None:
+        place = tuple(
+            piece.index[dim] - start
+            if dim in piece.index
+            else slice(wanted[dim].start - start, wanted[dim].stop - start)
+            for dim, (start, _) in zip(spec.dims, bounds, strict=True)
+        )
+        copy(out[(*place, ...)], view(tensor.open(), piece, spec)[tuple(wanted.values())])
+
+    filled = [pool.submit(fill, *chunk) for part in parts for chunk in _chunks(*part, spec, bounds)]
+    for future in filled:
+        future.result()
     return out
 
 
-def _indexed(piece: Piece, spec: ArraySpec) -> tuple[int, ...]:
-    return tuple(number for number, dim in enumerate(spec.dims) if dim in piece.index)
+def _chunks(
+    piece: Piece, tensor: Tensor, spec: ArraySpec, bounds: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[Piece, Tensor, dict[str, slice]]]:
+    """What of a tensor lies within the bounds, cut along its slowest dim; by dim, in the order of the weight."""
+    wanted = {}
+    for dim, size, (start, stop) in zip(spec.dims, spec.shape, bounds, strict=True):
+        if dim not in piece.index:
+            wanted[dim] = slice(start, min(stop, size))
+        elif not start <= piece.index[dim] < stop:
+            return
+    slowest = next(dim for group in piece.line.groups for dim in group if dim in wanted)
+    first, last = wanted[slowest].start, wanted[slowest].stop
+    rows = max(1, _CHUNK * piece.sizes[slowest] // max(1, tensor.num_bytes))
+    if any(part.stop <= part.start for part in wanted.values()):
+        return
+    for start in range(first, last, rows):
+        yield piece, tensor, wanted | {slowest: slice(start, min(start + rows, last))}
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

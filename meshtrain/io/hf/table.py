@@ -94,18 +94,36 @@ def pieces(line: Line, spec: ArraySpec, model: ModelConfig) -> Iterator[Piece]:
 
 
 def copy(out: np.ndarray, values: np.ndarray) -> None:
-    """out = values, cast to out's dtype. Where the two lie in another order it goes by a few rows of what is read at a
-    time, which are cast first: four times as fast as numpy's own way through a turned matrix."""
-    if values.ndim < 2 or values.size < _ROWS * _ROWS:
+    """out = values, cast to out's dtype, in the order in which memory likes it.
+
+    Where the two lie in another order (a matrix that is turned) it goes by a few rows of what is read at a time, which
+    are cast first: ten times as fast as numpy's own way, which reads one number from each row after the other.
+    """
+    out, values = _merged(out, values)
+    if list(values.strides) == sorted(values.strides, reverse=True):
         out[...] = values
-        return
-    slowest = int(np.argmax(np.abs(values.strides)))
-    if slowest == int(np.argmax(np.abs(out.strides))):
-        out[...] = values
-        return
-    for start in range(0, values.shape[slowest], _ROWS):
-        rows = (slice(None),) * slowest + (slice(start, start + _ROWS),)
-        out[rows] = values[rows].astype(out.dtype, order="K")
+    elif values.ndim > 2:
+        slowest = int(np.argmax(values.strides))
+        for turned, part in zip(np.moveaxis(out, slowest, 0), np.moveaxis(values, slowest, 0), strict=True):
+            copy(turned, part)
+    else:
+        for start in range(0, values.shape[1], _ROWS):
+            rows = slice(start, start + _ROWS)
+            out[:, rows] = values[:, rows].astype(out.dtype, order="K")
+
+
+def _merged(out: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Views of both with as few dims as can be, out's slowest first: dims that follow each other in both become one."""
+    out, values = out.squeeze(), values.squeeze()
+    order = sorted(range(out.ndim), key=lambda dim: -out.strides[dim])
+    out, values = out.transpose(order), values.transpose(order)
+    shape: list[int] = []
+    for dim, size in enumerate(out.shape):
+        if dim and all(array.strides[dim - 1] == array.strides[dim] * size for array in (out, values)):
+            shape[-1] *= size
+        else:
+            shape.append(size)
+    return out.reshape(shape), values.reshape(shape)
 
 
 def layer_numbers(model: ModelConfig) -> dict[str, Sequence[int]]:

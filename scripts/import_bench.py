@@ -1,0 +1,128 @@
+"""How fast a Hugging Face folder is read: python scripts/import_bench.py [FOLDER]
+
+Makes a Llama of 1.03e9 random bf16 weights (2.07 GB in three files; kept where FOLDER is named) and times, each time
+with the files dropped from the page cache: a plain read of them, the weights as float32 onto one CPU device, and
+`convert import` from the door to its end, which also writes the checkpoint of 4.13 GB. One line of JSON; the memory is
+that of the host beyond what it was before.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import jax
+import numpy as np
+
+from meshtrain.io.hf import Folder, open_folder, read_params
+from meshtrain.io.hf.known import FAMILIES
+from meshtrain.io.hf.writing import Target, write_folder
+from meshtrain.layout import map_specs, named_specs, single_placement
+from meshtrain.model import ModelConfig, describe
+
+MODEL = ModelConfig(
+    num_layers=20, embed=2048, num_heads=32, num_kv_heads=8, head_dim=64, mlp=5632, vocab=32000, max_length=2048
+)
+ROUNDS = 3
+
+
+def make(path: Path) -> None:
+    """The folder; its numbers are one random block over and over."""
+    specs = dict(named_specs(describe(MODEL)))
+    block = np.random.default_rng(0).normal(size=1 << 20).astype(np.float32)
+    target = Target(FAMILIES["llama"], "BF16", shard_bytes=10**9)
+    write_folder(path, MODEL, target, lambda name: np.resize(block, specs[name].shape))
+
+
+def memory(which: str) -> int:
+    """Bytes that Linux says this process has (VmRSS), or had at most (VmHWM)."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(which))
+    return int(line.split()[1]) * 1024
+
+
+def forget(files: list[Path]) -> None:
+    """The files leave the page cache."""
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def plain_read(files: list[Path]) -> float:
+    """Seconds to read the files from beginning to end."""
+    forget(files)
+    buffer = bytearray(1 << 24)
+    begun = time.perf_counter()
+    for file in files:
+        with file.open("rb", buffering=0) as opened:
+            while opened.readinto(buffer):
+                pass
+    return time.perf_counter() - begun
+
+
+def read(folder: Folder, files: list[Path]) -> tuple[float, Any]:
+    """Seconds from the open folder to its weights on the device, and these."""
+    here, specs = single_placement(), describe(folder.model)
+    targets = map_specs(
+        lambda spec: jax.ShapeDtypeStruct(
+            spec.shape, spec.dtype, sharding=here.sharding("optimizer", spec.dims, spec.shape)
+        ),
+        specs,
+    )
+    forget(files)
+    begun = time.perf_counter()
+    params = jax.block_until_ready(read_params(folder, specs, targets))
+    return time.perf_counter() - begun, params
+
+
+def door(path: Path, to: Path, files: list[Path]) -> float:
+    """Seconds of `convert import`."""
+    forget(files)
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "meshtrain.convert", "import", str(path), "--to", str(to)], check=True)
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(sys.argv[1] if len(sys.argv) > 1 else scratch) / "llama_1b"
+        if not path.exists():
+            make(path)
+        files = sorted(path.glob("*.safetensors"))
+        folder, size = open_folder(path), sum(file.stat().st_size for file in files)
+        before = memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+        plain, taken, on_device = [], [], 0
+        for _ in range(ROUNDS):
+            plain.append(plain_read(files))
+            seconds, params = read(folder, files)
+            taken.append(seconds)
+            on_device = sum(array.nbytes for array in jax.tree.leaves(params))
+            del params
+        peak = memory("VmHWM") - before
+        through = door(path, Path(scratch) / "imported", files)
+        largest = max(tensor.num_bytes for tensor in folder.tensors.values())
+        found = dict(
+            gigabytes=size / 1e9,
+            plain_read_s=statistics.median(plain),
+            import_s=statistics.median(taken),
+            ratio=statistics.median(taken) / statistics.median(plain),
+            on_device_gb=on_device / 1e9,
+            beside_it_gb=(peak - on_device) / 1e9,
+            largest_tensor_gb=largest / 1e9,
+            convert_import_s=through,
+        )
+        print(json.dumps({name: round(value, 3) for name, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()
