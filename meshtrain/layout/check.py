@@ -7,6 +7,7 @@ whole view: rules that nothing uses, axes that nothing is cut over, work that is
 import math
 
 from meshtrain.layout.array import ArraySpec
+from meshtrain.layout.dims import INHERITED
 from meshtrain.layout.exchange import exchange_findings
 from meshtrain.layout.finding import NOTE, WARNING, Finding, merge
 from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS, Inventory, axes_of, local_bytes
@@ -61,7 +62,12 @@ def _unused_rules(place: Placement, arrays: Inventory) -> list[Finding]:
         if line not in used:
             there = any(dim == other for _, other in present)
             why = "other rows override it in every class" if there else f"no array of this model has the dim {dim!r}"
-            findings.append(Finding(WARNING, "unused-rule", line, f"the row is never used: {why}.", "Take it out."))
+            heirs = [heir for heir, other in INHERITED.items() if other == dim and ("params", heir) in present]
+            if there or not heirs:
+                findings.append(Finding(WARNING, "unused-rule", line, f"the row is never used: {why}.", "Take it out."))
+            else:  # a layout for models with it and without it
+                why += f", and {heirs[0]!r}, which would follow it, has a row of its own"
+                findings.append(Finding(NOTE, "unused-rule", line, f"the row is not used here: {why}."))
     return findings
 
 

@@ -54,6 +54,22 @@ def test_a_rule_that_nothing_uses() -> None:
     assert "no array of this model has the dim 'position'" in found.message
 
 
+def test_a_rule_for_layers_that_this_model_has_not_is_a_note_where_its_experts_have_a_row_of_their_own() -> None:
+    """As in a layout for models with dense layers and without: the row of the experts is there because of the other."""
+    experts = ("layers/moe/experts/up", array("layers expert expert_embed expert_mlp", 2, 8, 64, 128))
+    arrays = inventory()
+    params = (*(one for one in arrays.params if "mlp" not in one[0]), experts)
+    arrays = replace(arrays, params=params, grads=params, optimizer=params)
+    rules = dict(TENSOR, expert=("data", "tensor"))
+    found = check(placed(mesh=MESH, rules=dict(rules, expert_mlp=None)), arrays, 16)
+    assert (only(found, "unused-rule").severity, found[0].where) == ("note", "rules.mlp")
+    assert "'expert_mlp', which would follow it, has a row of its own" in found[0].message
+    kept = params[:-1]
+    dense = replace(arrays, params=kept, grads=kept, optimizer=kept)
+    found = check(placed(mesh=MESH, rules=dict(rules, expert_mlp=None)), dense, 16)
+    assert next(one.severity for one in found if one.where == "rules.mlp") == "warning"
+
+
 def test_a_rule_that_is_overridden_everywhere() -> None:
     found = only(findings(mesh=MESH, rules=dict(TENSOR, batch="tensor"), activations=dict(batch="data")), "unused-rule")
     assert found.where == "rules.batch"
