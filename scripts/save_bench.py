@@ -50,6 +50,7 @@ def train(options: argparse.Namespace, folder: Path) -> tuple[list[float], dict[
 
 def advised(cost: float) -> float:
     """Seconds between saves that lose least on 16,384 H100s at the failure rate of Llama 3's training."""
+    sys.path.insert(0, str(ROOT))
     from meshtrain.cost.goodput import HOUR, advised_interval
     from meshtrain.cost.quantity import Seconds
     from meshtrain.run.cluster_file import read_cluster
