@@ -75,11 +75,13 @@ class _Reader:
             if kind:
                 yield from self._found(one, computation, kind, start, times, branch, counted, around)
             elif one.opcode == "while":
-                trips = one.trip_count
+                trips, asks = one.trip_count, self.module.turns_on_a_flag(one)
                 inner = self.origins.named(one)
-                inside = (times * (trips or 1), branch, counted and trips is not None, inner if inner.op else around)
+                known = counted and (asks or trips is not None)
                 for body in one.called.get("body", ()):
-                    yield from self.walk(body, *inside)
+                    yield from self.walk(
+                        body, times * (trips or 1), branch or asks, known, inner if inner.op else around
+                    )
             elif one.opcode == "conditional":
                 called = one.called
                 keys = ("branch_computations", "true_computation", "false_computation")

@@ -111,6 +111,13 @@ class Module:
     computations: dict[str, Computation]
     text: str = field(repr=False, default="")
 
+    def turns_on_a_flag(self, loop: Instruction) -> bool:
+        """Whether a `while` turns as long as a flag says that it carries: a branch whose arrays are changed in place."""
+        conditions = loop.called.get("condition", ())
+        return loop.trip_count is None and all(
+            self.computations[name].root.opcode == "get-tuple-element" for name in conditions
+        )
+
 
 def parse_module(text: str) -> Module:
     """The program of a text; ValueError where it is none."""

@@ -90,12 +90,14 @@ class _Need:
 def make_ledger(planned: Sequence[Collective], found: Sequence[Found]) -> Ledger:
     """The ledger of a program. Exact sizes are matched first, then what differs in a way that has a name."""
     few = [one for one in found if _is_few(one)]
-    # What stands in a branch comes last: it may be less than it seems.
-    items = [_Item(one, one.times) for one in sorted(found, key=lambda one: one.branch) if not _is_few(one)]
+    items = [_Item(one, one.times) for one in found if not _is_few(one)]
     needs = [_Need(one, one.count, []) for one in planned]
-    for alike in (_exact_in_phase, _exact):
-        for need in needs:
-            _take(need, items, alike)
+    for branch in (False, True):  # what stands in a branch comes last: it may be less than it seems
+        some = [item for item in items if item.found.branch == branch]
+        for alike in (_exact_in_phase, _exact):
+            for need in needs:
+                _take(need, some, alike)
+    items.sort(key=lambda item: item.found.branch)
     entries = [_expected(need) for need in needs if need.taken]
     items = [item for item in items if item.left and not (item.found.branch and _planned_size(needs, item))]
     needs = [need for need in needs if need.left]

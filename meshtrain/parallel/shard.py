@@ -71,6 +71,11 @@ def without(axes: tuple[str, ...], *taken: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis not in gone)
 
 
+def spec_without(spec: PartitionSpec, taken: tuple[str, ...]) -> PartitionSpec:
+    """The spec without these axes."""
+    return PartitionSpec(*(without(_axes(entry), taken) or None for entry in spec))
+
+
 def shard_index(axes: tuple[str, ...]) -> jax.Array | int:
     """This device's number among the shards over `axes`, the first axis slowest; 0 where there are none."""
     return jax.lax.axis_index(axes) if axes else 0
@@ -78,8 +83,7 @@ def shard_index(axes: tuple[str, ...]) -> jax.Array | int:
 
 def _free(spec: PartitionSpec) -> PartitionSpec:
     """The spec without the axes that are manual already."""
-    manual = jax.sharding.get_abstract_mesh().manual_axes
-    return PartitionSpec(*(without(_axes(entry), manual) or None for entry in spec))
+    return spec_without(spec, jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def _axes(entry: Any) -> tuple[str, ...]:

@@ -116,7 +116,8 @@ def _each_time(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[
         count = turns.backward if in_layers(spec) else _end(setting, path)
         return _reduce(setting, path, layer, scale, dtype, summed, place.gradient_rows, count)
     if not in_layers(spec):
-        return _reduce(setting, path, layer, scale, dtype, summed, "use", _end(setting, path))
+        # (What a loop over a flag adds up is summed behind it, on all stages: `Worker.backward`.)
+        return _reduce(setting, path, layer, scale, dtype, summed, "use", turns.ticks)
     ids = place.layer_ids(setting.config.model.num_layers)
     assert ids is not None
     each = ids.shape[2]
@@ -132,9 +133,13 @@ def _once(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
     axes = _joined(setting, path, spec)
     if place.layout.pipeline is None:
         return _reduce(setting, path, spec, 1, FLOAT32, axes, "optimizer", 1, start=place.gradient_rows)
-    if len(one_layer(spec).dims) == 1 and any(axis not in setting.weight_axes(spec, "optimizer") for axis in axes):
-        return _reduce(setting, path, spec, 1, FLOAT32, axes, "use", 1)  # (short vectors are summed whole)
-    return _reduce(setting, path, spec, 1, FLOAT32, axes, "optimizer", 1)
+    rows, own = setting.weight_axes(spec, "optimizer"), setting.own_axes
+    if in_layers(spec):
+        whole = len(one_layer(spec).dims) == 1 and any(axis not in rows for axis in axes)  # short vectors
+        return _reduce(setting, path, spec, 1, FLOAT32, axes, "use" if whole else "optimizer", 1, steps=(axes,))
+    kept = any(axis in rows for axis in own)  # parts that the devices of a stage keep are summed over the stages
+    steps = (own, setting.without(axes, own)) if kept else (axes,)
+    return _reduce(setting, path, spec, 1, FLOAT32, axes, "optimizer" if kept else "use", 1, steps=steps)
 
 
 def _summed(setting: Setting, path: str, spec: ArraySpec) -> Axes:
@@ -166,18 +171,20 @@ def _token_axes(setting: Setting, path: str) -> Axes:
 
 def _reduce(
     setting: Setting, path: str, spec: ArraySpec, scale: float, dtype: np.dtype, summed: Axes, rows: str, count: int,
-    start: str = "use",
+    start: str = "use", steps: tuple[Axes, ...] = (),
 ) -> list[Collective]:  # fmt: skip
     """From the rows of `start`: a reduce-scatter over the axes that `rows` add, and an all-reduce over those left.
 
-    Axes of batch and length are two steps (Placement.at_use)."""
+    steps: the axes that are summed over at a time; those of batch and of length if none are given (Placement.at_use).
+    """
     added = setting.without(setting.weight_axes(spec, rows), setting.weight_axes(spec, start))
     scattered = tuple(axis for axis in added if axis in summed)
     held = round(scale * setting.weight(spec, start, dtype))
     why, phase = f"{path}: gradient", "backward"
     found: list[Collective] = []
     length = setting.axes["length"]
-    for axes in (setting.without(scattered, length), tuple(axis for axis in scattered if axis in length)):
+    for step in steps or (setting.without(scattered, length), length):
+        axes = tuple(axis for axis in step if axis in scattered)
         found += setting.make("reduce_scatter", axes, held, count, phase, _dim(setting, spec, rows, axes), why)
         held //= setting.place.size(axes)
     return found + setting.make("all_reduce", setting.without(summed, scattered), held, count, phase, "", why)

@@ -13,12 +13,14 @@ from itertools import pairwise
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshtrain.layout import Placement, Tree
+from meshtrain.layout import ArraySpec, Placement, Tree, map_specs
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
 from meshtrain.parallel.pipeline.share import TokenShare, inner_placement, token_share
 from meshtrain.parallel.pipeline.worker import Batch, Carry, Stages, Worker
+from meshtrain.parallel.shard import spec_without
 
 MAX_SCANS = 4  # runs of ticks with the same kinds of op; where a plan has more, one scan asks at each tick
 
@@ -71,10 +73,10 @@ def _on_stages(
         if not trains:
             return sums, None, None
         of_layers = jax.tree.map(lambda g: g.reshape(1, -1, *g.shape[2:]), carry.layers)
-        return sums, of_layers, jax.tree.map(lambda g: g[None], carry.rest)
+        return sums, of_layers, jax.tree.map(lambda g: g[None, None], carry.rest)
 
     of_sums = (whole, cut) if stages.told else whole
-    outs = (of_sums, P(own or None, axis), P((axis, *own))) if trains else (of_sums, whole, whole)
+    outs = (of_sums, P(own or None, axis), P(axis, own or None)) if trains else (of_sums, whole, whole)
     mapped = jax.shard_map(
         stage, mesh=place.mesh, in_specs=(cut, whole, _token_specs(batch_MB, share), cut, column), out_specs=outs,
         axis_names={axis, *own}, check_vma=False,
@@ -82,10 +84,29 @@ def _on_stages(
     columns = {name: jnp.asarray(value) for name, value in plan.arrays.items()}
     columns["stage"] = jnp.broadcast_to(jnp.arange(plan.num_stages, dtype=jnp.int32), plan.f_x.shape)
     sums, *parts = mapped(layers, rest, batch_MB, jnp.asarray(layer_ids, jnp.int32), columns)
+    if not trains:
+        return sums, None, None
     # Each device's part of a sum stands in a dim of its own: the compiler joins them where the gradient is to lie, as a
     # reduce-scatter to ZeRO's rows or as an all-reduce.
-    of_layers, of_rest = jax.tree.map(lambda g: g.sum(0), parts) if trains else parts
-    return sums, of_layers, of_rest
+    return sums, jax.tree.map(lambda g: g.sum(0), parts[0]), _join_rest(parts[1], specs, place, axis)
+
+
+def _join_rest(rest: Tree, specs: Tree, place: Placement, axis: str) -> Tree:
+    """The sum of the parts [stages, devices of a stage, ...] of what stands outside the layers. Where the optimizer's
+    rows cut an array over the devices of a stage it is scattered there first, and what each keeps is then summed over
+    the stages; all at once would be an all-reduce of the whole, cut afterwards."""
+    own = token_share(place, experts=False).axes
+
+    def join(spec: ArraySpec, parts: jax.Array) -> jax.Array:
+        rows = spec_without(place.spec("optimizer", spec.dims, spec.shape), (axis,))
+        if rows == spec_without(rows, own):
+            return parts.sum((0, 1))
+        kept = jax.lax.with_sharding_constraint(parts.sum(1), NamedSharding(place.mesh, P(axis, *rows)))
+        return kept.sum(0)
+
+    if specs is None:
+        return jax.tree.map(lambda parts: parts.sum((0, 1)), rest)
+    return map_specs(join, {name: specs[name] for name in rest}, rest)
 
 
 def _token_specs(batch_MB: Batch, share: TokenShare) -> dict[str, P]:

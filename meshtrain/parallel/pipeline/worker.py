@@ -168,18 +168,16 @@ class Worker:
         run = lambda w, x: self._run(w, x, piece.microbatch, piece.ids)  # noqa: E731
         (y, own_loss), transpose, told = jax.vjp(run, weights, x, has_aux=True)
 
-        def from_loss() -> tuple[jax.Array, Tree, Tree]:
+        def from_loss(so_far: tuple[Tree, jax.Array, Tree]) -> tuple[Tree, jax.Array, Tree]:
             (grads, dy), sums = jax.grad(
                 lambda rest, y: self.stages.head(rest, y, piece.microbatch), argnums=(0, 1), has_aux=True
             )(self.rest, y)
-            return self._boundary(dy), self._placed_rest(_add(carry.rest, grads)), sums
+            return self._placed_rest(_add(so_far[0], grads)), self._boundary(dy), sums
 
-        def from_behind() -> tuple[jax.Array, Tree, Tree]:
-            dy = self._boundary(_take(carry.dy_slots, at["b_dy"]))
-            no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums)
-            return jnp.where(piece.busy, dy, jnp.zeros_like(dy)), self._placed_rest(carry.rest), no_sums
-
-        dy, rest, sums = jax.lax.cond(piece.last & piece.busy, from_loss, from_behind)
+        dy = _take(carry.dy_slots, at["b_dy"])
+        from_behind = self._boundary(jnp.where(piece.busy, dy, jnp.zeros_like(dy)))
+        no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums)
+        rest, dy, sums = _at_most_once(piece.last & piece.busy, from_loss, (carry.rest, from_behind, no_sums))
         dy = (dy, _masked(jax.tree.map(jnp.ones_like, own_loss), piece.busy))
         if self.plan.num_tape:
             (dx,), tape = self._halves(transpose, dy).now(*jax.tree.leaves((transpose, dy)))
@@ -188,11 +186,11 @@ class Worker:
             weight_grads, dx = transpose(dy)
             carry = carry._replace(layers=_add_at(carry.layers, piece.chunk, weight_grads))
 
-        def into_table() -> Tree:
+        def into_table(rest: Tree) -> Tree:
             _, transpose = jax.vjp(lambda rest: self.stages.embed(rest, piece.microbatch), self.rest)
             return self._placed_rest(_add(rest, transpose(dx)[0]))
 
-        rest = jax.lax.cond(piece.first & piece.busy, into_table, lambda: self._placed_rest(rest))
+        rest = _at_most_once(piece.first & piece.busy, into_table, rest)
         return carry._replace(
             answer=dx, rest=rest, sums=_add_at(carry.sums, piece.microbatch_id, sums),
             told=_add_at(carry.told, piece.chunk, _masked(told, piece.busy)),
@@ -277,6 +275,12 @@ class Piece:
 
 def _take(array: jax.Array, index: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(array, jnp.maximum(index, 0), keepdims=False)
+
+
+def _at_most_once(asked: jax.Array, op: Callable[[Any], Any], value: Any) -> Any:
+    """op(value) where it is asked for, else `value`. As a loop, which changes its arrays in place: what comes out of a
+    branch is a copy, and the gradients of the tables are among the largest arrays of a stage."""
+    return jax.lax.while_loop(lambda it: it[0], lambda it: (jnp.zeros((), bool), op(it[1])), (asked, value))[1]
 
 
 def _put(slots: jax.Array, slot: jax.Array, value: jax.Array) -> jax.Array:
