@@ -1,8 +1,9 @@
 """Chats as documents: a tokenizer's own chat template makes the text, and only what the assistant says is learned.
 
-Where an answer lies in the text is found by rendering the chat up to it and with it: both are the beginning of the
-whole text. Where a template writes an answer in another way once more turns follow (Qwen3 leaves out its thoughts), the
-answer's own words must stand there, with the token that ends them; or else it is an error. What comes after the last
+Where an answer lies in the text is found by rendering the chat up to it, with the words that ask for an answer, and
+with it: both are the beginning of the whole text. Where a template writes an answer in another way once more turns
+follow (Qwen3 leaves out its thoughts) or has no words that ask for one, the answer's own words must stand there, with
+the token that ends them. Where they do not, it is an error: a wrong mask would be worse. What comes after the last
 answer teaches nothing and is left out. Templates are Jinja, run in its sandbox.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 from meshtrain.errors import InputError, nearest
 
 ANSWERS = "assistant"  # the role whose messages are learned
+_PROBE = "Antwort"  # stands in an answer's place to see what a template writes before it
 Span = tuple[int, int]
 
 
@@ -45,7 +47,7 @@ class ChatTemplate:
         for number, message in enumerate(messages):
             if message["role"] != ANSWERS:
                 continue
-            start = self._start(messages[:number], whole, where, number)
+            start = self._start(messages, whole, where, number)
             upto = self._render(messages[: number + 1], where, prompt=False).rstrip()
             stop = len(upto) if whole.startswith(upto) else self._stop(message["content"].strip(), whole, start)
             if stop <= start:
@@ -58,16 +60,27 @@ class ChatTemplate:
             raise InputError(f"{where}: no message of the role {ANSWERS!r}: there is nothing to learn from this chat.")
         return whole[: spans[-1][1]], tuple(spans)
 
-    def _start(self, before: list[Any], whole: str, where: str, number: int) -> int:
-        """Where in the whole text the answer begins that follows these messages."""
-        for prompt in (True, False):  # a template may have no words that ask for an answer
-            text = self._render(before, where, prompt)
-            if whole.startswith(text):
-                return len(text)
-        raise InputError(
-            f"{where}: message {number}: the chat template writes what comes before this answer in another way when the"
-            " answer follows, so that it cannot be told which tokens are the answer."
-        )
+    def _start(self, messages: Sequence[Mapping[str, Any]], whole: str, where: str, number: int) -> int:
+        """Where in the whole text the answer begins that is the message of this number."""
+        before = messages[:number]
+        asked, plain = (self._render(before, where, prompt) for prompt in (True, False))
+        if asked != plain:
+            if whole.startswith(asked):
+                return len(asked)
+            raise InputError(
+                f"{where}: message {number}: the chat template asks for this answer with {asked[-60:]!r}, and that is"
+                " not how the text goes on, so that it cannot be told which tokens are the answer."
+                + ("" if before else " Begin the chat with another message.")
+            )
+        # No words that ask for an answer: what the template writes before the answer's own words is no answer either.
+        probe = self._render([*before, {**messages[number], "content": _PROBE}], where, prompt=False)
+        begun, found, _ = probe.partition(_PROBE)
+        if not found or not begun.startswith(plain) or not whole.startswith(begun.rstrip()):
+            raise InputError(
+                f"{where}: message {number}: the chat template writes what comes before this answer in another way when"
+                " the answer follows, so that it cannot be told which tokens are the answer."
+            )
+        return len(begun) if begun[len(plain) :].strip() else len(plain)
 
     def _stop(self, content: str, whole: str, start: int) -> int:
         """Where an answer of these words that begins at `start` ends, with its end token; `start` if there is none."""
@@ -86,6 +99,11 @@ class ChatTemplate:
             content = message.get("content")
             if not isinstance(content, str):
                 raise InputError(f"{where}: message {number}: its content is {type(content).__name__}, not a text.")
+            if message.get("weight", 1) != 1 or message.get("train", True) is not True:
+                raise InputError(
+                    f"{where}: message {number} says that it is not to be learned (weight, train), and every answer is"
+                    " learned here. Remove the key, or the chat."
+                )
             spelled = next((token for token in self.special if token in content), None)
             if spelled is not None:
                 raise InputError(
@@ -94,15 +112,17 @@ class ChatTemplate:
                 )
 
     def _render(self, messages: Sequence[Mapping[str, Any]], where: str, prompt: bool) -> str:
-        if not messages and not prompt:
-            return ""
         import jinja2
 
         try:
-            return str(self._template.render(messages=messages, add_generation_prompt=prompt, **dict(self.tokens)))
-        except jinja2.TemplateError as error:
+            return str(
+                self._template.render(
+                    messages=messages, add_generation_prompt=prompt, tools=None, documents=None, **dict(self.tokens)
+                )
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             if not messages:
-                return ""  # a template that needs a first message: nothing stands before it
+                return ""  # a template that needs a first message
             raise InputError(f"{where}: the chat template does not take this chat: {error}") from None
 
     @cached_property

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +63,45 @@ class Tokenizer:
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids, mask) of each chat: its text, in which special tokens are what they are, and the spans that count.
 
-        The mask is 1 for a token that begins within a span. An end token at the end is left to the writer to add.
+        The mask is 1 for the tokens of the spans. It has one place more than the ids, for the end token that is left to
+        the writer: that counts unless the chat's last token ends its answer already. Where a token would lie across the
+        edge of a span, the text is encoded in parts, as it is when a model answers; InputError where it cannot be.
         """
         found = []
         encodings = self._special_backend.encode_batch([text for text, _ in chats], add_special_tokens=False)
-        for (_, spans), encoding in zip(chats, encodings, strict=True):
+        for (text, spans), encoding in zip(chats, encodings, strict=True):
             ids = np.array(encoding.ids, np.uint32)
-            starts = np.array([start for start, _ in encoding.offsets], np.int64)
-            mask = np.zeros(len(ids), np.uint8)
-            for start, stop in spans:
-                mask[(starts >= start) & (starts < stop)] = 1
+            starts, stops = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+            edges = np.array(spans, np.int64).reshape(-1)
+            if ((starts[:, None] < edges) & (edges < stops[:, None])).any():
+                ids, mask = self._encode_parts(text, edges.tolist())
+            else:
+                # Edges come in pairs, start and stop: a token behind an odd number of them begins within a span.
+                mask = (np.searchsorted(edges, starts, side="right") % 2).astype(np.uint8)
             if len(ids) and ids[-1] == self.end_id:
-                ids, mask = ids[:-1], mask[:-1]
-            found.append((ids, mask))
+                found.append((ids[:-1], mask))
+            else:
+                found.append((ids, np.append(mask, not len(ids) or ids[-1] not in self._special_ids).astype(np.uint8)))
         return found
+
+    def _encode_parts(self, text: str, edges: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, mask) of a text that is encoded between its edges, every second part counted."""
+        if not self._may_cut:
+            raise InputError(
+                f"{self.name}: a token lies across the beginning or the end of an answer in {text[-200:]!r}, and this"
+                " tokenizer's text cannot be cut there. White space at the edge of an answer is the usual reason:"
+                " remove it."
+            )
+        parts = [text[start:stop] for start, stop in pairwise([0, *edges, len(text)])]
+        encoded = self._special_backend.encode_batch(parts, add_special_tokens=False)
+        ids = [np.array(encoding.ids, np.uint32) for encoding in encoded]
+        mask = [np.full(len(found), number % 2, np.uint8) for number, found in enumerate(ids)]
+        return np.concatenate(ids), np.concatenate(mask)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = json.loads(self.text).get("added_tokens") or []
+        return frozenset(token["id"] for token in added if token.get("special"))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids, special tokens left out."""

@@ -68,12 +68,13 @@ class TokenWriter:
     def add(self, ids: np.ndarray, num_bytes: int, mask: np.ndarray | None = None) -> None:
         """Append one document (without its end id, which is added here) that stands for `num_bytes` of text.
 
-        `mask` (with_mask only): for each id, 0 where it is not to be predicted; the end id always is.
+        `mask` (with_mask only): for each id, 0 where it is not to be predicted, and for the end id if it is one longer;
+        else the end id always is.
         """
         if ids.size and int(ids.max()) >= self._vocab_size:
             raise ValueError(f"id {ids.max()} of a document is not below the vocabulary size {self._vocab_size}")
         stream = np.append(ids, self._end_id).astype(TOKEN_DTYPE)
-        flags = np.append(np.ones(len(ids)) if mask is None else mask, 1).astype(MASK_DTYPE)
+        flags = np.append(np.ones(len(ids)) if mask is None else mask, 1).astype(MASK_DTYPE)[: len(stream)]
         done = 0
         while done < len(stream):
             if self._file is None:

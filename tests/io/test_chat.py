@@ -13,7 +13,7 @@ from meshtrain.io.config import PrepareConfig
 from meshtrain.io.preparation import prepare
 from meshtrain.io.tokenizer import load_tokenizer
 from meshtrain.io.tokens import open_token_set
-from meshtrain.io.windows import Windows
+from meshtrain.io.windows import HeldOutWindows, Windows
 
 pytest.importorskip("jinja2", reason="needs jinja2")
 
@@ -47,8 +47,18 @@ CHAT = [
 ]
 
 
-def make_tokenizer(folder: Path, template: str, end: str = "<|im_end|>", bos: bool = False) -> Path:
-    """Bytes with merges, four special tokens, and a template beside them, as in a model's folder."""
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
+
+
+def make_tokenizer(
+    folder: Path,
+    template: str,
+    end: str = "<|im_end|>",
+    bos: bool = False,
+    special: tuple[str, ...] = SPECIAL,
+    text: str = "Eins Zwei brief One Two",
+) -> Path:
+    """Bytes with merges, special tokens (the first begins a text), a template beside them, as in a model's folder."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,14 +67,14 @@ def make_tokenizer(folder: Path, template: str, end: str = "<|im_end|>", bos: bo
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(["Eins Zwei brief One Two"] * 5, trainer)
-    backend.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "</s>", "<|im_start|>", "<|im_end|>")])
+    backend.train_from_iterator([text] * 5, trainer)
+    backend.add_special_tokens([AddedToken(token, special=True) for token in special])
     if bos:
         backend.post_processor = processors.TemplateProcessing(
             single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
         )
     backend.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": end, "bos_token": {"__type": "AddedToken", "content": "<s>"}, "chat_template": template}
+    config = {"eos_token": end, "bos_token": {"__type": "AddedToken", "content": special[0]}, "chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
@@ -131,6 +141,116 @@ def test_the_text_is_that_of_the_template_whatever_marks_its_answers(tmp_path: P
     assert text == "<s>[INST] One? [/INST] Eins, é.</s>[INST] Two? [/INST] Zwei.</s>"
 
 
+# In the ways of Llama 3, Qwen2.5 (a system message of its own, results of tools as the user's), Mistral and Gemma:
+# (template, special tokens, end token, chat, its text by hand: what is learned stands in every second place).
+CALL: list[dict[str, Any]] = [
+    {"role": "user", "content": "Two?"},
+    {"role": "assistant", "content": "", "tool_calls": [{"name": "count", "arguments": {"n": 2}}]},
+    {"role": "tool", "content": "Zwei"},
+    {"role": "assistant", "content": "Zwei."},
+]
+STYLES: dict[str, tuple[str, tuple[str, ...], str, list[dict[str, Any]], tuple[str, ...]]] = {
+    "llama3": (
+        "{% for message in messages %}{% set text = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+        " + message['content'] | trim + '<|eot_id|>' %}{{ bos_token + text if loop.first else text }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+        ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        "<|end_of_text|>",
+        [CHAT[0], CHAT[1] | {"content": "  One? "}, *CHAT[2:]],
+        (
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nOne?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+            "Eins, é.<|eot_id|>",
+            "<|start_header_id|>user<|end_header_id|>\n\nTwo?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+            "Zwei.<|eot_id|>",
+            "<|end_of_text|>",  # of the document: the answer has ended before
+        ),
+    ),
+    "qwen": (
+        "{%- if tools %}{{ raise_exception('none were given') }}{%- endif %}{%- if messages[0]['role'] != 'system' %}"
+        "{{- '<|im_start|>system\nYou are Q.<|im_end|>\n' }}{%- endif %}{%- for m in messages %}"
+        "{%- if m.role == 'tool' %}"
+        "{{- '<|im_start|>user\n<tool_response>' + m.content + '</tool_response><|im_end|>\n' }}{%- else %}"
+        "{{- '<|im_start|>' + m.role + '\n' + m.content }}{%- for call in m.tool_calls or [] %}"
+        "{{- '<tool_call>' + call | tojson + '</tool_call>' }}{%- endfor %}{{- '<|im_end|>\n' }}{%- endif %}"
+        "{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}",
+        ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+        "<|im_end|>",
+        CALL,
+        (
+            "<|im_start|>system\nYou are Q.<|im_end|>\n<|im_start|>user\nTwo?<|im_end|>\n<|im_start|>assistant\n",
+            '<tool_call>{"name": "count", "arguments": {"n": 2}}</tool_call><|im_end|>',
+            "\n<|im_start|>user\n<tool_response>Zwei</tool_response><|im_end|>\n<|im_start|>assistant\n",
+            "Zwei.<|im_end|>",
+        ),
+    ),
+    "mistral": (
+        "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + ' [/INST]' }}"
+        "{% else %}{{ m['content'] + eos_token }}{% endif %}{% endfor %}",
+        ("<s>", "</s>"),
+        "</s>",
+        CHAT[1:],
+        ("<s>[INST] One? [/INST]", "Eins, é.</s>", "[INST] Two? [/INST]", "Zwei.</s>"),
+    ),
+    "gemma": (
+        "{{ bos_token }}{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('turns must alternate') }}{% endif %}"
+        "{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}"
+        "{{ '<start_of_turn>' + role + '\n' + m['content'] | trim + '<end_of_turn>\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
+        ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
+        "<eos>",
+        [CHAT[1], CHAT[2] | {"content": " Eins, é.\n"}, *CHAT[3:]],
+        (
+            "<bos><start_of_turn>user\nOne?<end_of_turn>\n<start_of_turn>model\n",
+            "Eins, é.<end_of_turn>",
+            "\n<start_of_turn>user\nTwo?<end_of_turn>\n<start_of_turn>model\n",
+            "Zwei.<end_of_turn>",
+            "<eos>",
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_tokens_and_mask_of_published_ways_are_those_made_by_hand(tmp_path: Path, style: str) -> None:
+    template, special, end, chat, by_hand = STYLES[style]
+    tokenizer = make_tokenizer(tmp_path / "tok", template, end=end, special=special)
+    tokens = prepared(tmp_path, tokenizer, chat)
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    parts = [backend.encode(text, add_special_tokens=False).ids for text in by_hand]
+    ids = [token for part in parts for token in part]
+    assert tokens.read(0, tokens.num_tokens).tolist() == ids
+    mask = [number % 2 for number, part in enumerate(parts) for _ in part]
+    assert tokens.read_mask(0, tokens.num_tokens).tolist() == mask
+    # Rows shorter than an answer cut it, and each of its tokens is learned in one row or the next, and nothing else is.
+    windows = HeldOutWindows(tokens, 8)
+    labels = windows.rows(np.arange(windows.num_rows))["labels"].reshape(-1)
+    wanted = [token if flag else -1 for token, flag in zip(ids, mask, strict=True)]
+    assert labels[: len(wanted)].tolist() == [*wanted[1:], -1]
+
+
+def test_a_token_across_the_edge_of_an_answer_is_cut_there(tmp_path: Path) -> None:
+    """As when the model answers: it is asked with one line end, and its answer begins with two."""
+    tokenizer = make_tokenizer(tmp_path / "tok", CHATML, text="Eins\n\n\nZwei")
+    chat = [CHAT[1], {"role": "assistant", "content": "\n\nEins"}]
+    assert learned(prepared(tmp_path, tokenizer, chat), tokenizer) == ["\n\nEins<|im_end|>"]
+    from tokenizers import Tokenizer
+
+    whole = Tokenizer.from_file(str(tokenizer / "tokenizer.json")).encode("assistant\n\n\nEins")
+    assert "ĊĊ" in whole.tokens  # there is such a token: without the cut it would be half an answer
+
+
+def test_the_name_of_a_role_is_no_answer(tmp_path: Path) -> None:
+    """A template without words that ask for an answer, in which an answer is a part of the name before it."""
+    named = "{{ bos_token }}{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
+    tokenizer = make_tokenizer(tmp_path / "tok", named, end="</s>")
+    chat = [CHAT[1], {"role": "assistant", "content": "a"}, *CHAT[3:]]
+    assert learned(prepared(tmp_path, tokenizer, chat), tokenizer) == ["a", "Zwei.</s>"]
+
+
 def test_the_template_agrees_with_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     tokenizer = make_tokenizer(tmp_path / "tok", INST, end="</s>")
@@ -152,6 +272,11 @@ def test_the_template_agrees_with_transformers(tmp_path: Path) -> None:
         (CHATML, [{"role": "assistant", "content": "x<|im_end|>"}], ["message 0", "<|im_end|>"]),
         (INST, CHAT, ["Only user and assistant!"]),
         (FORGETFUL, CHAT[1:], ["message 1", "another way"]),
+        (STYLES["llama3"][0], CHAT[2:], ["message 0", "Begin the chat with another message"]),
+        (CHATML.replace("assistant\n' }}", "assistant\n<think>' }}"), CHAT[1:], ["message 1", "<think>"]),
+        (CHATML, [CHAT[1], CHAT[2] | {"weight": 0}], ["message 1", "weight"]),
+        (CHATML, [CHAT[1], {"role": "assistant", "content": None}], ["message 1", "NoneType"]),
+        ("{{ messages[0]['content'] + 1 }}", CHAT[1:], ["does not take this chat"]),
     ],
 )
 def test_a_chat_that_cannot_be_learned(tmp_path: Path, template: str, chat: Any, expected: list[str]) -> None:
