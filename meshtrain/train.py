@@ -35,9 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.help:
             print(help_text())
             return 0
+        from meshtrain.run import origin
         from meshtrain.run.config import load
 
         request = load(arguments)
+        origin.check_weights(request.config.init)
         request = replace(request, process=this_process(request, flags))
         if "dry_run" in flags:
             print(dry_run(request))

@@ -2,8 +2,8 @@
 
 Makes a Llama of 1.03e9 random bf16 weights (2.07 GB in three files; kept where FOLDER is named) and times, each time
 with the files dropped from the page cache: a plain read of them, the weights as float32 onto one CPU device, and
-`convert import` from the door to its end, which also writes the checkpoint of 4.13 GB. One line of JSON; the memory is
-that of the host beyond what it was before.
+`convert import` from the door to its end, which also writes the checkpoint of 4.13 GB. Beside them what the machine
+takes to hand out as much fresh memory as the weights need and to write as many bytes as the checkpoint has.
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,28 @@ def read(folder: Folder, files: list[Path]) -> tuple[float, Any]:
     return time.perf_counter() - begun, params
 
 
+def fresh_memory(size: int) -> float:
+    """Seconds until so many bytes that nobody had before are there, touched by as many threads as read weights."""
+    begun = time.perf_counter()
+    memory = np.empty(size, np.uint8)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda part: part.fill(1), np.array_split(memory, 64)))
+    return time.perf_counter() - begun
+
+
+def plain_write(path: Path, size: int) -> float:
+    """Seconds to write so many bytes to the disk."""
+    block = np.random.default_rng(0).bytes(1 << 24)
+    begun = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(size // len(block)):
+            file.write(block)
+        os.fsync(file.fileno())
+    seconds = time.perf_counter() - begun
+    path.unlink()
+    return seconds
+
+
 def door(path: Path, to: Path, files: list[Path]) -> float:
     """Seconds of `convert import`."""
     forget(files)
@@ -99,28 +122,39 @@ def main() -> None:
             make(path)
         files = sorted(path.glob("*.safetensors"))
         folder, size = open_folder(path), sum(file.stat().st_size for file in files)
+        jax.block_until_ready(jax.numpy.zeros(1))  # what JAX itself takes is no part of it
         before = memory("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
-        plain, taken, on_device = [], [], 0
+        plain, taken, fresh, processor = [], [], [], []
         for _ in range(ROUNDS):
             plain.append(plain_read(files))
+            used = time.process_time()
             seconds, params = read(folder, files)
             taken.append(seconds)
+            processor.append(time.process_time() - used)
             on_device = sum(array.nbytes for array in jax.tree.leaves(params))
+            peak = memory("VmHWM") - before
             del params
-        peak = memory("VmHWM") - before
-        through = door(path, Path(scratch) / "imported", files)
+            fresh.append(fresh_memory(on_device))
+            Path("/proc/self/clear_refs").write_text("5")
         largest = max(tensor.num_bytes for tensor in folder.tensors.values())
-        found = dict(
-            gigabytes=size / 1e9,
-            plain_read_s=statistics.median(plain),
-            import_s=statistics.median(taken),
-            ratio=statistics.median(taken) / statistics.median(plain),
-            on_device_gb=on_device / 1e9,
-            beside_it_gb=(peak - on_device) / 1e9,
-            largest_tensor_gb=largest / 1e9,
-            convert_import_s=through,
-        )
+        middle = {
+            "plain_read_s": statistics.median(plain),
+            "fresh_memory_s": statistics.median(fresh),
+            "import_s": statistics.median(taken),
+            "import_cpu_s": statistics.median(processor),
+        }
+        found = {
+            "gigabytes": size / 1e9,
+            **middle,
+            "import_over_read": middle["import_s"] / middle["plain_read_s"],
+            "import_over_read_and_memory": middle["import_s"] / (middle["plain_read_s"] + middle["fresh_memory_s"]),
+            "on_device_gb": on_device / 1e9,
+            "beside_it_gb": (peak - on_device) / 1e9,
+            "largest_tensor_gb": largest / 1e9,
+            "convert_import_s": door(path, Path(scratch) / "imported", files),
+            "plain_write_s": plain_write(Path(scratch) / "written", on_device),
+        }
         print(json.dumps({name: round(value, 3) for name, value in found.items()}))
 
 

@@ -56,7 +56,7 @@ def refuse_existing(output: Path) -> None:
     """InputError unless `output` is free: nothing is there, or an empty folder."""
     if os.path.lexists(output) and not (output.is_dir() and not os.listdir(output)):
         what = "a folder that holds other files" if output.is_dir() else "not a folder"
-        raise InputError(f"{output}: is already there and is {what}; nothing was changed. Choose another --output.")
+        raise InputError(f"{output}: is already there and is {what}; nothing was changed. Choose another folder.")
 
 
 @contextmanager

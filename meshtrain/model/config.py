@@ -137,7 +137,7 @@ class ModelConfig:
     def num_moe_layers(self) -> int:
         """Layers that have experts; the others have an MLP."""
         moe = self.moe
-        return 0 if moe is None else (self.num_layers - moe.first_dense) // moe.every
+        return 0 if moe is None else moe.num_layers(self.num_layers)
 
     @property
     def num_stacked(self) -> int:

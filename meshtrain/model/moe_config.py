@@ -57,6 +57,10 @@ class MoEConfig:
         """Experts of a group."""
         return self.num_experts // self.num_groups
 
+    def num_layers(self, of_model: int) -> int:
+        """Layers with experts of a model of so many layers."""
+        return (of_model - self.first_dense) // self.every
+
     def _check_groups(self) -> None:
         experts, groups = self.num_experts, self.num_groups
         if experts % groups:

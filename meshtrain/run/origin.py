@@ -43,7 +43,10 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check(init: str | None, model: ModelConfig) -> None:
-    """InputError where a Hugging Face folder is not whole, or is not the weights of this model."""
+    """InputError where a Hugging Face folder is not whole, or is not the weights of this model.
+
+    A folder that holds no weights at all yet is enough to show and to plan a run.
+    """
     if init is None or not is_folder(init):
         return
     folder = open_folder(init)
@@ -58,7 +61,14 @@ def check(init: str | None, model: ModelConfig) -> None:
                 f"model.{name}={value!r}: the weights in {folder.path} are of a model with {theirs[name]!r}. Leave the"
                 f" key out: what a run does not say of its model is taken from the folder of init."
             )
-    assert folder.weights
+    if folder.has_files:
+        assert folder.weights
+
+
+def check_weights(init: str | None) -> None:
+    """InputError where a Hugging Face folder holds no weights: what trains needs them."""
+    if init is not None and is_folder(init) and not (folder := open_folder(init)).has_files:
+        assert folder.weights
 
 
 def stored_model(path: str | Path) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ def folder(tmp_path: Path) -> Path:
     """A Llama folder with the sizes of the tests' runs, in two files, with a tokenizer's file beside them."""
     made = make_folder(tmp_path / "llama", LLAMA, shard_bytes=40_000)
     (made / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    (made / "generation_config.json").write_text('{"temperature": 0.6}')
+    (made / "chat_template.jinja").write_text("{{ messages }}")
     return made
 
 
@@ -36,12 +39,13 @@ def test_imported_and_exported_again(folder: Path, tmp_path: Path, layout: str |
     assert convert.main(["import", str(folder), "--to", str(tmp_path / "run"), *flags]) == 0
     assert convert.main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "out"), "--step", "0"]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "config.json", "tokenizer_config.json", "model.safetensors",
+        "config.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "model.safetensors",
     }  # fmt: skip
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == "{{ messages }}"
     old, new = numbers_of(folder), numbers_of(tmp_path / "out")
     assert old.keys() == new.keys()
     assert all(np.array_equal(old[name], new[name]) for name in old)
-    for name in ("config.json", "tokenizer_config.json"):
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
         assert json.loads((folder / name).read_text()) == json.loads((tmp_path / "out" / name).read_text())
 
 
@@ -67,6 +71,37 @@ def test_a_run_starts_from_a_folder_and_its_export_is_what_it_trained(
     # The folder may be gone when the run goes on: the run knows its model.
     shutil.move(folder, tmp_path / "elsewhere")
     assert train.main([*run, "--config.cpu_devices=8", "--config.steps=3"]) == 0, said(capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_vocabulary_that_its_axis_does_not_divide(
+    tied: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """257 rows over 4 devices: padded there and nowhere else, and no padded row gets a share of the loss."""
+    folder = make_folder(tmp_path / "llama", replace(LLAMA, vocab=257, tied=tied))
+    names = {"model.embed_tokens.weight"} | ({"lm_head.weight"} if not tied else set())
+    losses = {}
+    for layout in ("tensor", "single"):
+        init = tmp_path / f"imported_{layout}"
+        flags = ["--layout", str(LAYOUTS / f"{layout}.py")]
+        assert convert.main(["import", str(folder), "--to", str(init), *flags]) == 0, said(capsys)
+        assert convert.main(["export", str(init), "--to", str(tmp_path / f"same_{layout}")]) == 0
+        before, same = numbers_of(folder), numbers_of(tmp_path / f"same_{layout}")
+        assert before.keys() == same.keys()
+        assert all(np.array_equal(before[name], same[name]) for name in before)
+        run = write_run(tmp_path / layout, init=str(init), model={}, layout=str(LAYOUTS / f"{layout}.py"))
+        assert train.main([*run, f"--config.cpu_devices={8 if layout == 'tensor' else 1}", "--config.steps=2"]) == 0
+        lines = (tmp_path / layout / "run" / "metrics.jsonl").read_text().splitlines()
+        losses[layout] = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
+        to = tmp_path / f"after_{layout}"
+        assert convert.main(["export", str(tmp_path / layout / "run"), "--to", str(to)]) == 0, said(capsys)
+        after = numbers_of(to)
+        assert {name for name in after if len(after[name]) == 257} == names
+        assert {name: x.shape for name, x in after.items()} == {name: x.shape for name, x in before.items()}
+        assert all((after[name] != before[name]).any() for name in after)
+    # Seven padded rows of zeros among 264 would add 0.03 to a loss of log(257).
+    assert losses["tensor"] == pytest.approx(losses["single"], rel=1e-5)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The families with experts: Mixtral, Qwen3-MoE, DeepSeek-V3. One table of names for each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshtrain.errors import InputError
@@ -31,20 +31,39 @@ class Experts(Group):
         for key, field, default in self.said:
             names = key.split("|")
             there = [name for name in names if given.has(name)]
-            for name in names:
-                given.taken.add(name)
+            given.taken.update(names)
             if len({given.values[name] for name in there}) > 1:
                 raise given.error(there[0], f"{there[1]}={given.values[there[1]]!r} says something else.")
             fields[field] = given.take(there[0] if there else names[0], default)
+            if not isinstance(fields[field], int | float):
+                raise given.error(names[0], "expected a number; leave the key out for its default.")
         try:
-            return {"moe": MoEConfig(**fields)}
+            moe = MoEConfig(**fields)
         except InputError as error:
             raise InputError(f"{given.source}: {error}") from None
+        num_layers = given.values.get("num_hidden_layers")
+        if not moe.balance_loss or not isinstance(num_layers, int):
+            return {"moe": moe}
+        return {"moe": replace(moe, balance_loss=moe.balance_loss * _pressure(moe, num_layers))}
 
     def write(self, model: ModelConfig) -> Values:
-        if model.moe is None:
+        moe = model.moe
+        if moe is None:
             return {}
-        return {key.split("|")[0]: getattr(model.moe, field) for key, field, _ in self.said}
+        if moe.balance_loss:
+            raw = moe.balance_loss / _pressure(moe, model.num_layers)
+            moe = replace(moe, balance_loss=float(f"{raw:.12g}"))  # 0.001, not 0.0010000000000000002
+        return {key.split("|")[0]: getattr(moe, field) for key, field, _ in self.said}
+
+
+def _pressure(moe: MoEConfig, num_layers: int) -> float:
+    """The weight of each layer's balance loss here that presses as router_aux_loss_coef = 1 does in transformers.
+
+    Theirs (`load_balancing_loss_func`) is one loss for all layers, of the loads and scores averaged over them, which is
+    top_k at an even load; here each layer has its own, which is 1 at an even load, and they add up. Where the layers'
+    loads are alike, or there is but one, the two are equal.
+    """
+    return moe.top_k / max(1, moe.num_layers(num_layers))
 
 
 @dataclass(frozen=True)
@@ -210,7 +229,7 @@ DEEPSEEK_V3 = Family(
         Must("moe_layer_freq", (1,), "layers without experts in between."),
         Experts(
             (
-                ("n_routed_experts", "num_experts", 256),
+                ("n_routed_experts|num_local_experts", "num_experts", 256),
                 ("num_experts_per_tok", "top_k", 8),
                 ("moe_intermediate_size", "mlp", 2048),
                 ("n_shared_experts", "num_shared", 1),
@@ -235,7 +254,7 @@ DEEPSEEK_V3 = Family(
     ),
     irrelevant=(
         "head_dim", "qk_head_dim",  # follow from the sizes of the latents
-        "num_nextn_predict_layers",  # of a module of its own, which guesses further tokens
+        "num_nextn_predict_layers", "num_mtp_layers",  # of a module of its own, which guesses further tokens
         "aux_loss_alpha", "seq_aux", "ep_size",
     ),
     spare_layers=True,

@@ -207,7 +207,6 @@ GPT2 = Family(
         Must("activation_function", ("gelu_new", "gelu_pytorch_tanh"), "another activation."),
         Must("scale_attn_weights", (True,), "scores would not be scaled."),
         Must("scale_attn_by_inverse_layer_idx", (False,), "scores would be scaled by the layer."),
-        Must("add_cross_attention", (False,), "a decoder of an encoder."),
         Always((
             ("norm", "layer"), ("activation", "gelu"), ("positions", "learned"), ("mlp_bias", True),
             ("attention_bias", True), ("attention_output_bias", True),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtrain.errors import InputError, nearest
-from meshtrain.io.hf.fields import Group, Reader, Values
+from meshtrain.io.hf.fields import Group, Must, Reader, Values
 from meshtrain.io.hf.table import Line
 from meshtrain.layout import named_specs
 from meshtrain.model import ModelConfig, MoEConfig, describe
@@ -23,7 +23,24 @@ IRRELEVANT = frozenset({
     "output_router_logits", "return_dict", "id2label", "label2id", "num_labels", "problem_type", "finetuning_task",
     "task_specific_params", "pretraining_tp", "unsloth_version", "unsloth_fixed",
     "attention_dropout",  # of training alone, and not done here
+    "gradient_checkpointing", "chunk_size_feed_forward", "torchscript", "use_bfloat16", "tf_legacy_loss", "is_decoder",
+    "tie_encoder_decoder", "cross_attention_hidden_size", "prefix", "remove_invalid_values", "is_llama_config",
+    "transformers.js_config",
+    # Of generation, as old files have it in config.json.
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "forced_bos_token_id", "forced_eos_token_id", "decoder_start_token_id", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens",
 })  # fmt: skip
+# Keys that any config.json may have, and that would make another model of it.
+GENERAL = (
+    Must("is_encoder_decoder", (False,), "a model of two parts."),
+    Must("add_cross_attention", (False,), "a decoder of an encoder."),
+    Must("pruned_heads", ({},), "heads that were taken out."),
+    Must("rope_interleaved", (False,), "rotated pairs in another order."),
+    Must("use_mrope", (False,), "positions of several dims."),
+)
 # Fields that only training knows: a folder says nothing of them, or its word is no more than a default.
 TRAINING = ("dropout", "init_std")
 TRAINING_EXPERTS = ("balance_loss", "balance_over", "z_loss", "bias_rate")
@@ -50,8 +67,11 @@ class Family:
     def model(self, values: Mapping[str, Any], source: str) -> ModelConfig:
         """What a config.json describes; InputError for a key that is not understood."""
         given, fields = Reader(values, source), dict[str, Any]()
-        for group in self.groups:
-            fields |= group.read(given)
+        try:
+            for group in (*GENERAL, *self.groups):
+                fields |= group.read(given)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{source}: a value of another type than {self.model_type} has: {error}.") from None
         known = given.taken | IRRELEVANT | set(self.irrelevant)
         for key in values:
             if key not in known:
@@ -61,7 +81,7 @@ class Family:
                 )
         try:
             return ModelConfig(**fields)
-        except InputError as error:
+        except (InputError, TypeError) as error:
             raise InputError(f"{source}: {error}") from None
 
     def config(self, model: ModelConfig, start: Mapping[str, Any] | None, source: str) -> Values:

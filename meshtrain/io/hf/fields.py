@@ -6,13 +6,15 @@ computes, or it is an error that names it: a key that nobody looked at is a mode
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.model import ModelConfig
 
 REQUIRED = object()
 Values = dict[str, Any]
+_TYPES = get_type_hints(ModelConfig)
+_CALLED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 class Reader:
@@ -54,6 +56,16 @@ class Group:
         raise NotImplementedError
 
 
+def typed(field: str, value: Any) -> Any:
+    """A value for a field of ModelConfig, whole numbers as floats where it is one; TypeError for another type's."""
+    kinds = get_args(_TYPES[field]) or (_TYPES[field],)
+    if type(value) is int and float in kinds:
+        return float(value)
+    if type(value) not in kinds:
+        raise TypeError(f"expected {_CALLED.get(kinds[0], kinds[0].__name__)}")
+    return value
+
+
 @dataclass(frozen=True)
 class Field(Group):
     """One key that is one field. `default`: what the family means where the key is missing (or null, unless null is
@@ -72,12 +84,12 @@ class Field(Group):
 
     def read(self, given: Reader) -> Values:
         value = given.take(self.key, self.default)
-        if value is None and self.default is not REQUIRED and not self.may_be_none:
+        if value is None and not self.may_be_none:
             value = self.default
         if value is None:
             return {self.field: None}
         try:
-            return {self.field: self.read_as(value)}
+            return {self.field: typed(self.field, self.read_as(value))}
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise given.error(self.key, f"not a value that can be read ({error}).") from None
 
@@ -177,7 +189,10 @@ class Both(Group):
 
     def read(self, given: Reader) -> Values:
         value = given.take(self.key, self.default)
-        return dict.fromkeys(self.fields, self.default if value is None else value)
+        try:
+            return {field: typed(field, self.default if value is None else value) for field in self.fields}
+        except TypeError as error:
+            raise given.error(self.key, f"not a value that can be read ({error}).") from None
 
     def write(self, model: ModelConfig) -> Values:
         return {self.key: getattr(model, self.fields[0])}

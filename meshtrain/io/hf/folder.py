@@ -25,7 +25,7 @@ CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.sa
 # The files beside the weights that belong to the model wherever it goes.
 CARRIED = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "tekken.json",
 )  # fmt: skip
 _FOREIGN = "consolidated"  # the publisher's own files beside Hugging Face's: the same weights under other names
 
@@ -38,6 +38,11 @@ class Folder:
     values: dict[str, Any]
     family: Family
     model: ModelConfig
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is any file of weights, or an index that names some."""
+        return any(self.path.glob("*.safetensors*"))
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -137,19 +142,25 @@ def open_folder(path: str | Path) -> Folder:
         values = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
         missing = f"it has no {CONFIG}" if path.is_dir() else "there is no such folder"
-        raise InputError(f"{path}: not a Hugging Face folder: {missing}.") from None
+        raise InputError(f"{path}: not a Hugging Face folder: {missing}.{_other_format(path)}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path / CONFIG}: cannot be read: {error}.") from None
     if not isinstance(values, dict) or "model_type" not in values:
         raise InputError(f"{path / CONFIG}: no model_type: not the config of a Hugging Face model.")
-    kind = values["model_type"]
+    kind = str(values["model_type"])
     if kind not in FAMILIES:
         raise InputError(
             f"{path / CONFIG}: models of the type {kind!r} cannot be read; these can: {', '.join(FAMILIES)}."
-            f"{nearest(str(kind), FAMILIES)}"
+            f"{nearest(kind, FAMILIES)}"
         )
-    if values.get("quantization_config"):
-        raise InputError(f"{path / CONFIG}: quantization_config: quantized weights cannot be read; convert them first.")
+    for key in ("quantization_config", "compression_config"):
+        if said := values.get(key):
+            method = said.get("quant_method", "") if isinstance(said, dict) else ""
+            raise InputError(
+                f"{path / CONFIG}: {key}: quantized weights ({method or 'of an unknown method'}) cannot be trained:"
+                " take the folder of the unquantized model, or write the weights as bf16 first (dequantize and"
+                " save_pretrained in transformers)."
+            )
     family = FAMILIES[kind]
     return Folder(path, values, family, family.model(values, str(path / CONFIG)))
 
@@ -159,14 +170,13 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     index = path / INDEX
     if not index.exists():
         if SINGLE not in present:
-            other = "pickled weights (.bin) are not read: " if list(path.glob("*.bin")) else ""
-            raise InputError(f"{path}: {other}it has neither {SINGLE} nor {INDEX}.")
+            raise InputError(f"{path}: it has neither {SINGLE} nor {INDEX}.{_other_format(path)}")
         _refuse_strays(path, present, [SINGLE], f"there is a {SINGLE} and no {INDEX}")
         return read_header(path / SINGLE)
     try:
-        where: dict[str, str] = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{index}: cannot be read: {error!r}.") from None
+        where = {str(name): str(file) for name, file in json.loads(index.read_text("utf-8"))["weight_map"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index}: cannot be read ({error!r}): expected a weight_map of tensors and files.") from None
     files = sorted(set(where.values()))
     for file in files:
         if file not in present:
@@ -187,7 +197,26 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return found
 
 
+# Files by which a folder of another kind is known, and what to do with it.
+_OTHERS = {
+    "adapter_*": "It holds an adapter (LoRA), not a model: merge it into its base model (merge_and_unload in peft) and"
+    " save that.",
+    "*.gguf": "GGUF files are not read: take the model's folder of safetensors.",
+    "*.bin": "Pickled weights (.bin) are not read, as they can run code: load the model with transformers and save it"
+    " again (save_pretrained), which writes safetensors.",
+    "*.pth": "The publisher's own files (.pth) are not read: take the model's folder for transformers.",
+    "*.safetensors": "Of several files an index has to say which tensor lies where.",
+}
+
+
+def _other_format(path: Path) -> str:
+    """What a folder without our files seems to be, as a sentence behind a space; nothing where it cannot be told."""
+    return next((f" {text}" for pattern, text in _OTHERS.items() if any(path.glob(pattern))), "")
+
+
 def _refuse_strays(path: Path, present: Sequence[str], expected: Sequence[str], why: str) -> None:
     for name in present:
         if name not in expected:
+            if name.startswith("adapter_"):
+                raise InputError(f"{path / name}: {_OTHERS['adapter_*']}")
             raise InputError(f"{path / name}: a stray file: {why}, so it is not known which weights count. Remove one.")

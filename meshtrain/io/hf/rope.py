@@ -58,7 +58,7 @@ class Rope(Group):
         if not isinstance(said, dict) or any(isinstance(value, dict) for value in said.values()):
             raise given.error(key, "expected one flat set of keys; a rotation for each kind of layer cannot be read.")
         kind = said.get("rope_type", said.get("type", "default"))
-        if kind not in KINDS or said.get("type", kind) != kind:
+        if not isinstance(kind, str) or kind not in KINDS or said.get("type", kind) != kind:
             raise given.error(key, f"the kind {kind!r} cannot be read; {', '.join(KINDS)} can.")
         unknown = [name for name in said if name not in KINDS[kind] and name not in _GENERAL]
         if unknown:
@@ -69,6 +69,8 @@ class Rope(Group):
             if where.get("partial_rotary_factor") not in (None, 1, 1.0):
                 raise given.error(key, "partial_rotary_factor: a rotation of a part of each head cannot be read.")
         theta = said.get("rope_theta", values["rope_theta"])
+        if theta is not None and (isinstance(theta, bool) or not isinstance(theta, int | float)):
+            raise given.error("rope_theta" if "rope_theta" not in said else key, f"rope_theta={theta!r} is no number.")
         scaling = None if kind == "default" else self._scaling(given, key, kind, said)
         return {"rope_theta": float(self.theta if theta is None else theta), "rope_scaling": scaling}
 
@@ -80,11 +82,11 @@ class Rope(Group):
         longest = given.values.get("max_position_embeddings")
         if "original_length" in KINDS[kind].values():
             fields.setdefault("original_length", longest)
-        if "factor" not in fields:
-            fields["factor"] = longest / fields["original_length"]  # as DeepSeek's files leave it out
         try:
+            if "factor" not in fields:
+                fields["factor"] = longest / fields["original_length"]  # as DeepSeek's files leave it out
             return RopeScaling(kind, **fields)
-        except InputError as error:
+        except (InputError, TypeError) as error:
             raise given.error(key, str(error)) from None
 
     def write(self, model: ModelConfig) -> Values:

@@ -70,6 +70,8 @@ def read_header(path: Path) -> dict[str, Tensor]:
             size = os.fstat(file.fileno()).st_size
             first = file.read(8)
             length = struct.unpack("<Q", first)[0] if len(first) == 8 else 0
+            if first == b"version ":
+                raise InputError(f"{path}: a pointer of Git LFS, not the file itself: run git lfs pull in its folder.")
             if not 2 <= length <= min(_MOST_HEADER, size - 8):
                 raise InputError(f"{path}: not a safetensors file, or truncated ({size} bytes).")
             header = json.loads(file.read(length))
@@ -85,7 +87,12 @@ def read_header(path: Path) -> dict[str, Tensor]:
             if entry["dtype"] not in _SIZES:
                 raise InputError(f"{path}: tensor {name} has dtype {entry['dtype']!r}, which is not known here.")
             start, stop = entry["data_offsets"]
-            tensor = Tensor(name, path, entry["dtype"], tuple(int(n) for n in entry["shape"]), begin + start)
+            shape = tuple(entry["shape"])
+            if any(not isinstance(n, int) or n < 0 for n in (*shape, start, stop)):
+                raise InputError(
+                    f"{path}: tensor {name}: shape {list(shape)} and bytes {start} to {stop} make no sense."
+                )
+            tensor = Tensor(name, path, entry["dtype"], shape, begin + start)
             if stop - start != tensor.num_bytes:
                 raise InputError(
                     f"{path}: tensor {name} has {stop - start} bytes, and {entry['dtype']}{list(tensor.shape)} takes"
@@ -98,7 +105,13 @@ def read_header(path: Path) -> dict[str, Tensor]:
             found[name] = tensor
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a safetensors header that can be read ({error!r}).") from None
-    end = max((tensor.start + tensor.num_bytes for tensor in found.values()), default=begin)
+    end = begin
+    for tensor in sorted(found.values(), key=lambda tensor: (tensor.start, tensor.num_bytes)):
+        if tensor.start != end:
+            raise InputError(
+                f"{path}: tensor {tensor.name} does not begin where the one before it ends: it is damaged."
+            )
+        end += tensor.num_bytes
     if end != size:
         raise InputError(f"{path}: {size - end} bytes lie behind its last tensor: the file is damaged.")
     return found

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from meshtrain.errors import InputError
+from meshtrain.io.hf.family import IRRELEVANT
 from meshtrain.io.hf.known import FAMILIES
 from meshtrain.model import ModelConfig, RopeScaling
 from meshtrain.model.rotary import frequencies
+from tests.io.hf.transformer import library
 
 # Published values of keys that say nothing here are part of each: they must be known.
 LLAMA3 = dict(
@@ -115,6 +117,16 @@ def test_each_spelling_of_a_rotation_means_the_same_and_is_what_transformers_com
         (dict(attention_bais=True), ["attention_bais", "'attention_bias'"]),
         (dict(num_key_value_heads=3), ["num_kv_heads"]),
         (dict(num_attention_heads=5), ["num_attention_heads", "64"]),
+        (dict(hidden_size="64"), ["hidden_size", "'64'"]),
+        (dict(vocab_size=61.5), ["vocab_size", "61.5"]),
+        (dict(num_hidden_layers=None), ["num_hidden_layers", "None"]),
+        (dict(tie_word_embeddings="yes"), ["tie_word_embeddings", "'yes'"]),
+        (dict(rms_norm_eps=[1]), ["rms_norm_eps"]),
+        (dict(rope_theta="big"), ["rope_theta", "'big'"]),
+        (dict(rope_scaling="linear"), ["rope_scaling", "flat"]),
+        (dict(rope_scaling=dict(type="linear", factor="4")), ["rope_scaling", "factor"]),
+        (dict(is_encoder_decoder=True), ["is_encoder_decoder"]),
+        (dict(pruned_heads={"0": [1]}), ["pruned_heads"]),
     ],
 )
 def test_what_cannot_be_honoured_is_an_error(changes: dict[str, Any], expected: list[str]) -> None:
@@ -158,3 +170,43 @@ def test_windows_and_scales_come_back(model_type: str, changes: dict[str, Any]) 
     model = family.model(OTHERS | changes, "config.json")
     written = json.loads(json.dumps(family.config(model, None, "new")))
     assert family.model(written, "new") == model
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_every_key_of_the_librarys_own_configs_is_decided(model_type: str) -> None:
+    """Each is read, irrelevant by name, or must have one value: another value is another model, or an error."""
+    library()
+    from transformers import CONFIG_MAPPING
+
+    family, kind = FAMILIES[model_type], CONFIG_MAPPING[model_type]
+    values = json.loads(kind().to_json_string(use_diff=False))
+    assert family.model(values, "config.json")
+    values.pop("layer_types", None)  # without it the other keys of windows say which layers have one
+    if model_type in ("qwen2", "qwen3"):
+        values |= dict(use_sliding_window=True, sliding_window=64, max_window_layers=4)
+    model = family.model(values, "config.json")
+    declared = {name for parent in kind.__mro__ for name in getattr(parent, "__annotations__", {})}
+    said = {name for name in declared if not str(kind.__annotations__.get(name, "")).startswith("ClassVar")}
+    keys = (set(values) | said) - IRRELEVANT - set(family.irrelevant) - NOT_KEYS
+    silent = [key for key in sorted(keys) if not _another(family, values, key, model)]
+    # The dropout of attention is not done here, and is known not to be.
+    assert set(silent) <= {"attn_pdrop"}, silent
+
+
+# Annotations of the library's classes that are no keys of a file.
+NOT_KEYS = {
+    "base_config_key", "sub_configs", "sub_configs_defaults", "keys_to_ignore_at_inference", "attribute_map",
+    "base_model_tp_plan", "base_model_pp_plan", "base_model_ep_plan", "base_model_fsdp_plan", "has_no_defaults_at_init",
+    "extra_files", "extra_config_files", "default_theta",
+}  # fmt: skip
+
+
+def _another(family: Any, values: dict[str, Any], key: str, model: ModelConfig) -> bool:
+    """Whether some other value of the key is another model, or refused."""
+    for value in (7, True, False, 0.5, "other", [1], None):
+        try:
+            if values.get(key) != value and family.model(values | {key: value}, "config.json") != model:
+                return True
+        except InputError:
+            return True
+    return False

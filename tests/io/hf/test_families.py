@@ -1,6 +1,7 @@
 """Each family against transformers: logits, gradients of a step, and every tensor back as it was."""
 
 import functools
+import importlib
 import json
 import shutil
 from pathlib import Path
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 
 from meshtrain.io.hf import Folder, open_folder
+from meshtrain.io.hf.known import FAMILIES
 from meshtrain.io.hf.safetensors import DTYPES, Tensor
 from meshtrain.io.hf.writing import Target, write_folder
 from meshtrain.layout import single_placement
 from meshtrain.model import ModelConfig, hidden_states
 from meshtrain.model.decoder import output_loss
+from meshtrain.model.losses import router_sums
+from meshtrain.model.router import Choice
 from tests.io.hf.arrays import logical, read
 from tests.io.hf.transformer import CASES, library, make, quietly, save
 from tests.model.steps import QUICK
@@ -116,6 +120,45 @@ def test_what_is_imported_and_exported_is_the_same_bytes(name: str, tmp_path: Pa
     moved = {weight: np.roll(values, 1, axis=-1) for weight, values in numbers.items()}
     other = tensors_of(export(folder, moved, tmp_path / "moved"))
     assert all(other[tensor] != content for tensor, content in tensors_of(path).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "num_moe_layers"),
+    [
+        ("mixtral", dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=16), 6),
+        ("qwen3_moe", dict(num_experts=8, num_experts_per_tok=3, decoder_sparse_step=2, intermediate_size=16), 3),
+    ],
+)
+def test_the_balance_loss_presses_as_that_of_transformers(
+    name: str, config: dict[str, Any], num_moe_layers: int
+) -> None:
+    """Value and gradient, for layers that are loaded alike (theirs takes the mean load of all layers)."""
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    library()
+    theirs = importlib.import_module(f"transformers.models.{name}.modeling_{name}").load_balancing_loss_func
+    sizes = dict(num_hidden_layers=6, hidden_size=32, num_attention_heads=4, num_key_value_heads=4, vocab_size=61)
+    model = FAMILIES[name].model(sizes | config | dict(router_aux_loss_coef=0.03), "config.json")
+    moe = model.moe
+    assert moe is not None
+    assert model.num_moe_layers == num_moe_layers
+    logits = np.random.default_rng(0).normal(size=(1, 40, 8)).astype(np.float32)
+    logits[..., 0] += 1  # uneven loads
+
+    def ours(logits: jax.Array) -> jax.Array:
+        share = jax.nn.softmax(logits)
+        choice = Choice(jax.lax.top_k(logits, moe.top_k)[1], share, share, logits)
+        return router_sums(choice, jnp.ones((1, 40)), jnp.zeros(()), None, moe).loss / 40
+
+    value, gradient = jax.value_and_grad(ours)(logits)
+    tensors = [torch.tensor(logits[0], requires_grad=True) for _ in range(num_moe_layers)]
+    expected = 0.03 * theirs(tuple(tensors), 8, moe.top_k)
+    expected.backward()
+    # Sums of 320 float32 numbers in another order.
+    assert float(value) * num_moe_layers == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert np.abs(np.asarray(gradient)[0] - tensors[0].grad.numpy()).max() <= 1e-5 * np.abs(gradient).max()
+    written = FAMILIES[name].config(model, None, "new")
+    assert written["router_aux_loss_coef"] == 0.03
+    assert FAMILIES[name].model(written, "new") == model
 
 
 @pytest.mark.parametrize("name", ["llama", "llama3_biased", "llama_linear_tied", "gemma2", "gpt2"])

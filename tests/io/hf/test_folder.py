@@ -56,6 +56,15 @@ def replace_tensor(folder: Path, name: str, shape: tuple[int, ...], dtype: str =
     return file.name
 
 
+def only(folder: Path, *names: str) -> None:
+    """Leaves these files in the folder and no others; those that are not there are made."""
+    for file in folder.iterdir():
+        if file.name not in names:
+            file.unlink()
+    for name in names:
+        (folder / name).touch()
+
+
 def test_a_whole_folder_is_taken(folder: Path) -> None:
     assert is_folder(folder)
     assert len(files(folder)) > 2
@@ -155,6 +164,15 @@ def test_fewer_layers_than_the_config_says(folder: Path) -> None:
         (lambda folder: edit(folder / "config.json", lambda c: c.update(model_type="lama")), "Did you mean 'llama'"),
         (lambda folder: edit(folder / "config.json", lambda c: c.update(quantization_config={"bits": 4})), "quantiz"),
         (lambda folder: [file.unlink() for file in folder.glob("*safetensors*")], "neither"),
+        (lambda folder: edit(folder / "config.json", lambda c: c.update(model_type=["llama"])), "cannot be read"),
+        (lambda folder: (folder / "model.safetensors.index.json").write_text('{"weight_map": ["a"]}'), "weight_map"),
+        (lambda folder: (folder / "model.safetensors.index.json").unlink(), "an index has to say"),
+        (lambda folder: files(folder)[1].write_text("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
+        (lambda folder: only(folder, "config.json", "pytorch_model.bin"), "save_pretrained"),
+        (lambda folder: only(folder, "adapter_config.json", "adapter_model.safetensors"), "merge"),
+        (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"x"), "merge"),
+        (lambda folder: only(folder, "model.gguf"), "GGUF"),
+        (lambda folder: only(folder, "consolidated.00.pth"), "publisher"),
     ],
 )
 def test_no_folder_at_all(folder: Path, break_it: Callable[[Path], object], expected: str) -> None:
@@ -181,7 +199,20 @@ def test_headers_that_lie(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "llama", LLAMA)
     file = folder / "model.safetensors"
     data = file.read_bytes()
-    for wrong in (data.replace(b'"shape":[32,32]', b'"shape":[32,33]'), data.replace(b'"F32"', b'"F31"')):
+    second = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + second])
+    name = max(header, key=lambda name: header[name].get("data_offsets", [0])[0])  # the last one, moved onto another
+    overlapping = data[8 : 8 + second].replace(
+        str(header[name]["data_offsets"]).replace(" ", "").encode(),
+        f"[0,{np.prod(header[name]['shape']) * 4}]".encode(),
+    )
+    overlapping = data[:8] + overlapping.ljust(second) + data[8 + second :]
+    for wrong in (
+        data.replace(b'"shape":[32,32]', b'"shape":[32,33]'),
+        data.replace(b'"shape":[32,32]', b'"shape":[32,-2]'),
+        data.replace(b'"F32"', b'"F31"'),
+        overlapping,
+    ):
         file.write_bytes(wrong)
         assert "model.safetensors" in refused(folder)
     assert np.frombuffer(data[:8], "<u8")[0] % 8 == 0  # the tensors begin where a map may begin

@@ -47,6 +47,20 @@ def test_files_and_config_say_the_dtype(tmp_path: Path, asked: str, header: str,
     assert np.array_equal(up, numbers["layers/mlp/up"][1].T.astype(dtype))
 
 
+@pytest.mark.parametrize("spelling", ["dtype", "torch_dtype"])  # of transformers from 5 on, and before
+def test_the_config_says_the_dtype_as_the_one_it_began_with(tmp_path: Path, spelling: str) -> None:
+    started = {"model_type": "llama", spelling: "float32"}
+    target = Target(FAMILIES["llama"], "BF16", 10**9, start=FAMILIES["llama"].config(LLAMA, started, "config.json"))
+    write_folder(tmp_path / "out", LLAMA, target, random_numbers().__getitem__, progress=False)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert {key: config.get(key) for key in ("dtype", "torch_dtype")} == {
+        "dtype": None, "torch_dtype": None, spelling: "bfloat16",
+    }  # fmt: skip
+    raw = (tmp_path / "out" / "model.safetensors").read_bytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    assert header["__metadata__"] == {"format": "pt"}  # without it transformers refuses the file
+
+
 def test_bf16_rounds_to_nearest_even_and_comes_back_exactly(tmp_path: Path) -> None:
     numbers = random_numbers()
     # Between two bf16 neighbours (7 bits of fraction): the tie goes to the even one, and just above it up.
