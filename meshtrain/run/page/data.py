@@ -76,6 +76,7 @@ def _headline(report: PlanReport) -> dict[str, Any]:
         "goodput": None if goodput is None else dataclasses.asdict(goodput) | {"share": goodput.share},
         "gpu_hours": report.place.num_devices / 3600 / per_second * TOKENS,
         "usd": None if report.cost_per_token is None else report.cost_per_token * TOKENS,
+        "run": dataclasses.asdict(report.bill) | {"steps": report.num_steps},
     }
 
 

@@ -8,6 +8,7 @@ section("decisions", (root) => {
   }
   root.append(
     h("ol", { class: "steps" }, found.steps.map(step)),
+    h("p", { class: "note" }, t("decisions.words")),
     h("h3", {}, t("decisions.best")), bestTable(found.best));
 });
 

@@ -16,16 +16,17 @@ function placeOf(device) {
   return MESH.axes.filter((axis) => axis.size > 1).map((axis) => `${axis.name} ${indexOf(device, axis)}`).join(" · ");
 }
 
-// How one map is drawn. look(device) -> {index, number, same}: which part of how many the device has, and whether it
-// is the chosen device's; chosen: a device; choose(device).
-function deviceMap(look, chosen, choose) {
+// How one map is drawn. look(device) -> {index, number, same, text}: which part of how many the device has, whether it
+// is the chosen device's, what stands below its number, and whether colours begin anew behind the last hue; chosen: a device; choose(device); about: the section.
+function deviceMap(look, chosen, choose, about) {
   const nodes = Math.ceil(NUM_DEVICES / BOX);
   if (NUM_DEVICES <= MOST_DRAWN) {
     const boxes = Array.from({ length: nodes }, (_, node) => nodeBox(node, look, chosen, choose));
     return h("div", { class: "nodes" }, boxes);
   }
   return h("div", { class: "many" },
-    squares(nodes, look, chosen, choose),
+    h("p", { class: "note" }, t("devices.squares", { each: count(nodesOf(nodes) * BOX) }), " ", t(`${about}.squares`)),
+    squares(nodes, look, chosen, choose, about),
     h("p", { class: "note" }, t("devices.of_node", { node: count(Math.floor(chosen / BOX)) })),
     h("div", { class: "nodes" }, nodeBox(Math.floor(chosen / BOX), look, chosen, choose)));
 }
@@ -43,18 +44,29 @@ function nodeBox(node, look, chosen, choose) {
     h("span", { class: "node-name" }, t("devices.node", { node: count(node) })), h("div", { class: "domains" }, domains));
 }
 
-function deviceButton(device, { index, number, same }, isChosen, choose) {
-  const colour = partColour(index % Math.max(number, 1), number);
+function deviceButton(device, { index, number, same, text, cycles }, isChosen, choose) {
+  const colour = cycles ? cycled(index) : partColour(index, number);
   const name = `${t("devices.device", { device: count(device) })}: ${placeOf(device)}`;
   return h("button", {
     type: "button", class: `device${same ? " same" : ""}`, "aria-pressed": String(isChosen), "aria-label": name, title: name,
-    "data-device": device, style: { "--colour": colour, "--ink": inkOn(colour) }, on: { click: () => choose(device) },
-  }, String(device));
+    "data-device": device, style: { "--colour": colour, "--on": inkOn(colour) }, on: { click: () => choose(device) },
+  }, String(device), text ? h("small", {}, text) : null);
 }
 
-// A square for each node (or for several, if there are very many): the darker, the more of its devices are like the chosen.
-function squares(nodes, look, chosen, choose) {
-  const each = Math.ceil(nodes / MOST_SQUARES);
+// Seven hues over and over: rows of squares are a power of two long, so that no column is of one colour by chance.
+function cycled(index) {
+  return HUES[index % (HUES.length - 1)];
+}
+
+// How many nodes a square stands for: one, unless there are very many.
+function nodesOf(nodes) {
+  return Math.ceil(nodes / MOST_SQUARES);
+}
+
+// A square for each node, in the colour of its first device's part; strong where devices are like the chosen one.
+function squares(nodes, look, chosen, choose, about) {
+  const each = nodesOf(nodes);
+  const order = new Map();
   const number = Math.ceil(nodes / each);
   const shown = Array.from({ length: number }, (_, square) => {
     const first = square * each * BOX;
@@ -62,9 +74,12 @@ function squares(nodes, look, chosen, choose) {
     let same = 0;
     for (let device = first; device < end; device += 1) same += look(device).same ? 1 : 0;
     const has = chosen >= first && chosen < end;
-    const name = t("devices.square", { first: count(first), last: count(end - 1), same: count(same) });
-    return h("button", { type: "button", tabindex: "-1", class: has ? "square chosen" : "square", title: name, "aria-label": name,
-      "data-same": same, style: { "--share": same / (end - first) }, on: { click: () => choose(first) } });
+    const { index, number: parts, cycles } = look(first);
+    if (!order.has(index)) order.set(index, order.size);
+    const colour = cycles ? cycled(order.get(index)) : partColour(index, parts);
+    const name = `${t("devices.range", { first: count(first), last: count(end - 1) })}: ${t(`${about}.like`, { same: count(same) })}`;
+    return h("button", { type: "button", tabindex: "-1", class: `square${same ? " same" : ""}${has ? " chosen" : ""}`,
+      title: name, "aria-label": name, "data-same": same, style: { "--colour": colour }, on: { click: () => choose(first) } });
   });
   return h("div", { class: "squares", role: "group", "aria-label": t("devices.squares", { each: count(each * BOX) }),
     style: { "--columns": columnsOf(number, each) } }, shown);
@@ -86,10 +101,4 @@ function deviceControl(value, change) {
   const input = h("input", { type: "number", min: "0", max: NUM_DEVICES - 1, step: "1", value,
     on: { change: () => change(Math.min(Math.max(Math.round(Number(input.value)) || 0, 0), NUM_DEVICES - 1)) } });
   return h("label", { class: "control" }, h("span", {}, t("devices.choose", { last: count(NUM_DEVICES - 1) })), input);
-}
-
-function squaresLegend() {
-  if (NUM_DEVICES <= MOST_DRAWN) return null;
-  const each = Math.ceil(Math.ceil(NUM_DEVICES / BOX) / MOST_SQUARES) * BOX;
-  return h("p", { class: "note" }, t("devices.squares", { each: count(each) }), " ", t("devices.shade"));
 }

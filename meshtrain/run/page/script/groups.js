@@ -38,17 +38,15 @@ function groups(axis, device, choose) {
   const first = Math.floor(mine / axis.stride) * axis.stride * axis.size + (mine % axis.stride);
   const members = Array.from({ length: axis.size }, (_, i) => first + i * axis.stride);
   const nodes = new Set(members.map((one) => Math.floor(one / BOX))).size;
-  const look = (one) => ({ index: groupAt(one, axis) % Math.min(number, HUES.length), number: Math.min(number, HUES.length),
-    same: groupAt(one, axis) === mine });
+  const look = (one) => ({ index: groupAt(one, axis), number, same: groupAt(one, axis) === mine, cycles: true });
   return [
     h("dl", { class: "facts" },
       fact(t("groups.does"), axis.roles.length ? h("span", { lang: "en" }, axis.roles.join(", ")) : "–"),
       fact(t("groups.number"), t("groups.of", { number: count(number), size: count(axis.size) })),
       fact(t("groups.apart"), t("groups.stride", { stride: count(axis.stride) })),
       fact(t("groups.link"), t("groups.runs", { link: t(`link.${axis.link}`), rate: rate(axis.rate) })),
-      fact(t("groups.of_device", { device: count(device) }), t("groups.members", {
-        list: someOf(members, 10), nodes: count(nodes) }))),
-    squaresLegend(),
-    deviceMap(look, device, choose),
-  ].filter(Boolean);
+      fact(t("groups.of_device", { device: count(device) }), someOf(members, 10)),
+      fact(t("groups.nodes"), count(nodes))),
+    deviceMap(look, device, choose, "groups"),
+  ];
 }

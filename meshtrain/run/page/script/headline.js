@@ -33,11 +33,14 @@ section("headline", (root) => {
         hours: time(it.goodput.between_failures), save: time(it.goodput.advised) })),
     tile("cost", `${power(it.gpu_hours)} GPU h`,
       it.usd === null ? t("headline.no_price") : t("headline.price", { usd: count(it.usd) })),
+    tile("whole", time(it.run.hours * 3600), t("headline.steps", { steps: count(it.run.steps), hours: power(it.run.gpu_hours) })
+      + (it.run.usd === null ? "" : `, ${t("headline.price", { usd: count(it.run.usd) })}`)),
   ];
   if (DATA.compiled) {
     const { peak, predicted } = DATA.compiled;
     const off = predicted ? t("headline.off", { off: signed(predicted / peak - 1) }) : "";
     tiles.splice(4, 0, tile("compiled", bytes(peak), off));
+    tiles.pop();
   }
   root.append(h("div", { class: "tiles" }, tiles));
 });

@@ -50,7 +50,9 @@ function holders(array, device, choose) {
   const index = numberOf(mine, numbers);
   const parts = Array.from({ length: NUM_DEVICES }, (_, one) => numberOf(partAt(array, one), numbers));
   const same = parts.flatMap((one, i) => (one === index ? [i] : []));
-  const look = (one) => ({ index: parts[one], number, same: parts[one] === index });
+  const shown = array.dims.map((_, i) => i).filter((i) => numbers[i] > 1);
+  const partText = (one) => shown.map((i) => partAt(array, one)[i]).join("·");
+  const look = (one) => ({ index: parts[one], number, same: parts[one] === index, text: partText(one) });
   const cut = array.dims.map((dim) => `${dim.name} ${count(dim.size)}`).join(" × ");
   return [
     h("dl", { class: "facts" },
@@ -58,11 +60,13 @@ function holders(array, device, choose) {
       fact(t("holders.parts"), number > 1 ? t("holders.cut", { number: count(number), axes: cutBy(array) }) : t("holders.uncut")),
       fact(t("holders.slice", { device: count(device) }), sliceText(array, mine)),
       fact(t("holders.bytes"), bytes(array.bytes)),
-      fact(t("holders.same"), t("holders.devices", { number: count(same.length), list: someOf(same) }))),
+      fact(t("holders.same"), same.length === 1 ? t("holders.alone")
+        : t("holders.devices", { number: count(same.length), list: someOf(same) }))),
     notesOn(array),
     h("div", { class: "beside" },
       h("figure", {}, h("figcaption", {}, t("holders.picture")), arrayPicture(array, numbers, mine)),
-      h("figure", {}, h("figcaption", {}, t("holders.map")), squaresLegend(), deviceMap(look, device, choose))),
+      h("figure", {}, h("figcaption", {}, t("holders.map")), deviceMap(look, device, choose, "holders"),
+        h("p", { class: "note" }, t("holders.frames")))),
   ].filter(Boolean);
 }
 
@@ -111,7 +115,7 @@ function arrayPicture(array, numbers, mine) {
         if (down !== null) part[down] = row;
         part[across] = column;
         cells.push(s("rect", { x: column * w, y: row * d, width: w, height: d, class: "array-part",
-          style: { fill: partColour(numberOf(part, numbers), number) } }));
+          "data-fine": columns * rows > 300, style: { fill: partColour(numberOf(part, numbers), number) } }));
       }
     }
   }
@@ -120,7 +124,7 @@ function arrayPicture(array, numbers, mine) {
     dim: array.dims[dim].name, size: count(array.dims[dim].size), parts: count(numbers[dim]) });
   const fixed = array.dims.map((_, i) => i).filter((i) => numbers[i] > 1 && i !== down && i !== across);
   return h("div", { class: "array-picture" },
-    h("span", { class: "across" }, `→ ${title(across)}`), down === null ? null : h("span", { class: "across" }, `↓ ${title(down)}`),
+    h("span", {}, t("holders.across", { dim: title(across) })), down === null ? null : h("span", {}, t("holders.down", { dim: title(down) })),
     s("svg", { viewBox: `-3 -3 ${width + 6} ${height + 6}`, role: "img", "aria-label": sliceText(array, mine) },
       s("rect", { x: 0, y: 0, width, height, class: "array-whole" }), cells, s("rect", { ...frame, class: "array-mine" })),
     fixed.map((i) => h("small", {}, t("holders.fixed", { dim: array.dims[i].name, part: count(mine[i]), parts: count(numbers[i]) }))));

@@ -15,7 +15,9 @@ section("memory", (root) => {
   const memory = DATA.memory;
   chosenBar ??= memory.bars.findIndex((one) => one.given);
   const peaks = memory.bars.filter((one) => !one.refused).map((one) => one.peak);
-  const most = Math.min(Math.max(memory.limit * 1.12, ...peaks.map((peak) => peak * 1.02)), memory.limit * 2);
+  // As wide as the largest, unless that would leave nothing to see of the others.
+  const widest = Math.max(memory.limit * 2, Math.min(...peaks) * 1.3);
+  const most = Math.min(Math.max(memory.limit * 1.12, ...peaks.map((peak) => peak * 1.02)), widest);
   const rows = h("div", { class: "bars", role: "radiogroup", "aria-label": t("memory.choose") });
   const detail = h("div", { class: "detail", "aria-live": "polite" });
   const choose = (index) => {
@@ -91,15 +93,16 @@ function memoryTable(one) {
     const what = [part.what ? term("what", part.what) : "", aside ? t("memory.not_counted") : ""].filter(Boolean).join("; ");
     return {
       attributes: { class: aside ? "aside" : null },
-      cells: [h("span", { class: "named" }, swatch(colourOf(part), part.transient), term("part", part.name)), what,
+      cells: [h("span", { class: "named" }, swatch(colourOf(part), part.transient),
+        h("span", {}, term("part", part.name), what ? h("small", {}, what) : null)),
         { text: bytes(part.num_bytes), class: "number" },
         { text: percent(part.num_bytes / DATA.memory.limit), class: "number" }],
     };
   });
-  rows.push({ attributes: { class: "total" }, cells: [t("memory.peak"), "", { text: bytes(one.peak), class: "number" },
+  rows.push({ attributes: { class: "total" }, cells: [t("memory.peak"), { text: bytes(one.peak), class: "number" },
     { text: percent(one.peak / DATA.memory.limit), class: "number" }] });
   const title = one.stage ? t("memory.stage", { stage: one.stage }) : t("memory.none");
   return [h("h3", {}, t("memory.classes", { name: title })),
-    table([t("memory.class"), t("memory.what"), { text: t("memory.bytes"), class: "number" },
+    table([t("memory.class"), { text: t("memory.bytes"), class: "number" },
       { text: t("memory.share"), class: "number" }], rows, { "aria-label": t("memory.classes", { name: title }) })];
 }

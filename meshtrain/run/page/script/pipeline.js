@@ -10,8 +10,9 @@ section("pipeline", (root) => {
   root.append(
     h("dl", { class: "facts" },
       fact(t("pipeline.schedule"), pipeline.schedule),
-      fact(t("pipeline.shape"), t("pipeline.sizes", { stages: count(pipeline.num_stages), repeats: count(pipeline.repeats),
-        microbatches: count(pipeline.num_microbatches) })),
+      fact(t("pipeline.stages"), count(pipeline.num_stages)),
+      fact(t("pipeline.repeats"), count(pipeline.repeats)),
+      fact(t("pipeline.microbatches"), count(pipeline.num_microbatches)),
       fact(t("pipeline.layers"), layersText(pipeline.layers)),
       fact(t("pipeline.live"), count(pipeline.live_inputs)),
       fact(t("pipeline.sends"), `${count(pipeline.sends.forward)} + ${count(pipeline.sends.backward)}`)),
