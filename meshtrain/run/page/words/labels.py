@@ -105,8 +105,10 @@ LABELS: dict[str, tuple[str, str]] = {
     "holders.devices": ("{number} devices: {list}", "{number}대: {list}"),
     "holders.alone": ("no other device", "다른 장치 없음"),
     "holders.frames": (
-        "Framed in orange: the chosen device; in blue: it holds the same slice. Below its number: its part of each cut dim.",
-        "주황 테두리는 선택한 장치, 파란 테두리는 같은 조각을 가진 장치입니다. 번호 아래는 나뉜 차원별 조각 번호입니다.",
+        "Framed in orange: the chosen device; in blue: those that hold the same slice. Below a number: the part of each"
+        " cut dim.",
+        "주황 테두리는 선택한 장치, 파란 테두리는 같은 조각을 가진 장치입니다. 번호 아래는 나뉜 차원별 조각"
+        " 번호입니다.",
     ),
     "holders.picture": ("The array and its parts", "배열과 조각"),
     "holders.map": ("The devices", "장치"),
