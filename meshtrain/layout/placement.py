@@ -6,7 +6,7 @@ axes are replicated inside the group, and the vocabulary is padded until its axe
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import jax
@@ -38,6 +38,7 @@ class Placement:
 
     layout: Layout
     mesh: Mesh | AbstractMesh
+    reached: Axes = field(default=(), kw_only=True)  # manual axes over which the code that sees this talks all the same
 
     @cached_property
     def axis_sizes(self) -> dict[str, int]:
@@ -53,6 +54,21 @@ class Placement:
     def platform(self) -> str:
         """What the mesh's devices are ("cpu", "gpu", ...), known while tracing; "" for a mesh without devices."""
         return str(self.mesh.devices.flat[0].platform) if isinstance(self.mesh, Mesh) else ""
+
+    @property
+    def of_experts(self) -> "Placement":
+        """The placement whose axes the exchange of tokens with experts goes over: this one. (A stand-in for one device,
+        which is only traced, has its own, and arrays that are that device's parts: cost/local.py.)"""
+        return self
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether arrays are one device's parts, and not whole."""
+        return False
+
+    def part(self, x: jax.Array, spec: PartitionSpec, result: bool = False) -> jax.Array:
+        """Where arrays are parts: `x` as a device has it under the spec; or a result of that spec, to be handed on."""
+        return x
 
     def rules(self, kind: str) -> Rules:
         """The rows that hold for this class of arrays."""
@@ -161,7 +177,7 @@ class Placement:
         if self.num_devices == 1:
             return w
         rows = self.gradient_rows
-        stored, used, grads = (self.spec(kind, dims, w.shape) for kind in ("params", "use", rows))
+        stored, used, grads = (self.spec_here(kind, dims, w.shape) for kind in ("params", "use", rows))
         if stored == used == grads:
             return w
         steps = tuple(self._as_seen(spec) for spec in dict.fromkeys((self._first_step(grads), grads)))

@@ -20,6 +20,7 @@ from meshtrain.model.moe_config import MoEConfig
 from meshtrain.model.router import Router
 from meshtrain.model.weight import normal, weight
 from meshtrain.parallel.experts import ExpertMlp, places_in_row, run_experts
+from meshtrain.parallel.rows import reaching
 
 
 class Experts(nnx.Module):
@@ -54,17 +55,19 @@ class Moe(nnx.Module):
         place, moe = given.place, self.moe
         choice = self.router(x_BTD, place)
         capacity = place.layout.experts.capacity(x_BTD.shape[1], moe.top_k, moe.num_experts)
-        counted_BTk = jnp.broadcast_to(given.counted[..., None], choice.expert.shape)
+        counted_BT = place.constrain(given.counted, "batch", "stream")  # as the choices are
+        counted_BTk = jnp.broadcast_to(counted_BT[..., None], choice.expert.shape)
         keep_BTk = counted_BTk
         if capacity is not None:
-            keep_BTk &= places_in_row(choice.expert, given.counted, moe.num_experts, place) < capacity
+            keep_BTk &= places_in_row(choice.expert, counted_BT, moe.num_experts, place) < capacity
         mlp = ExpertMlp(moe.num_experts, moe.top_k, _activation(self.activation), capacity)
         down: Any = self.experts.down[...]
-        y_BTD = run_experts(x_BTD, choice.expert, choice.weight, keep_BTk, self.experts.inward, down, mlp, place)
+        weights = self.experts.inward, down
+        y_BTD = run_experts(x_BTD, choice.expert, choice.weight, keep_BTk, *weights, mlp, reaching(place))
         if self.shared is not None:
             y_BTD = y_BTD + self.shared(place.constrain(x_BTD, "batch", "length", "embed"), place)
         dropped = (counted_BTk & ~keep_BTk).sum()
-        return y_BTD, router_sums(choice, given.counted, dropped, load_E, moe)
+        return y_BTD, router_sums(choice, counted_BT, dropped, load_E, moe)
 
 
 @cache

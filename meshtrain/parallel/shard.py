@@ -26,6 +26,10 @@ def on_shards(place: Placement, f: Callable[..., Any], in_specs: Tree, out_specs
         return f
     context = jax.sharding.get_abstract_mesh()
     mesh = context if context.manual_axes else place.mesh
+    if place.in_parts:
+        whole = PartitionSpec()
+        mapped = jax.shard_map(f, mesh=mesh, in_specs=whole, out_specs=whole, axis_names=axes, check_vma=False)
+        return _of_parts(place, mapped, in_specs, out_specs)
     return jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axes, check_vma=False)
 
 
@@ -56,8 +60,9 @@ def on_copies(place: Placement, f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def free_axes(place: Placement, dim: str, kind: str = "activations") -> tuple[str, ...]:
-    """The axes that cut `dim` here: those of the layout without the ones that an outer shard_map made manual."""
-    return without(place.axes(dim, kind), jax.sharding.get_abstract_mesh().manual_axes)
+    """The axes that cut `dim` here: those of the layout without the ones that an outer shard_map made manual, but with
+    those of them that the placement reaches."""
+    return without(place.axes(dim, kind), without(jax.sharding.get_abstract_mesh().manual_axes, place.reached))
 
 
 def held_axes(place: Placement, dim: str) -> tuple[str, ...]:
@@ -79,6 +84,16 @@ def spec_without(spec: PartitionSpec, taken: tuple[str, ...]) -> PartitionSpec:
 def shard_index(axes: tuple[str, ...]) -> jax.Array | int:
     """This device's number among the shards over `axes`, the first axis slowest; 0 where there are none."""
     return jax.lax.axis_index(axes) if axes else 0
+
+
+def _of_parts(place: Placement, f: Callable[..., Any], in_specs: Tree, out_specs: Tree) -> Callable[..., Any]:
+    """`f` where arrays are one device's parts already, but perhaps those of another spec."""
+
+    def parts(specs: Tree, arrays: Tree, result: bool) -> Tree:
+        one = lambda spec, tree: jax.tree.map(lambda x: place.part(x, spec, result), tree)  # noqa: E731
+        return jax.tree.map(one, specs, arrays, is_leaf=_is_spec)
+
+    return lambda *arrays: parts(out_specs, f(*parts(in_specs, arrays, False)), True)
 
 
 def _free(spec: PartitionSpec) -> PartitionSpec:

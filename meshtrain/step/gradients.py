@@ -1,20 +1,21 @@
 """The gradient of a step's mean loss: summed over the microbatches of accumulation, whoever computes that of one.
 
-Over axes that cut the batch alone (DDP, ZeRO-1) the parts of the devices are joined once a step; where a layout has
-weights or gradients in parts (ZeRO-2, ZeRO-3), once for each microbatch.
+Over axes that cut the batch and no dense weight (DDP, ZeRO-1, experts) the parts of the devices are joined once a
+step; where a layout has weights or gradients in parts (ZeRO-2, ZeRO-3), once for each microbatch.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from meshtrain.layout import Placement, Tree
 from meshtrain.model import ModelConfig
 from meshtrain.model.decoder import all_sums
 from meshtrain.model.losses import RouterSums, zero_sums
 from meshtrain.parallel import LossSums
-from meshtrain.parallel.rows import Axes, on_rows, own_axes, own_rows
+from meshtrain.parallel.rows import Axes, on_rows, own_axes, own_rows, own_specs
 from meshtrain.step.microbatches import Batch, microbatches
 from meshtrain.step.pipeline import PipelineStep, total
 from meshtrain.step.routing import needs_load, num_routed
@@ -75,7 +76,9 @@ def summed_gradients(
         return jax.lax.scan(add, one.placed((no_loss, zero_sums(model), zeros)), batch_MB)[0]
 
     parts = microbatches(batch, place.layout.accumulate)
-    return on_rows(place, axes, all_of_them)((params, whole), parts), whole.num_routed
+    of_weights = own_specs(place, axes, specs)
+    summed = on_rows(place, axes, all_of_them, (of_weights, P()), (P(), P(), of_weights))
+    return summed((params, whole), parts), whole.num_routed
 
 
 class _OfOne(NamedTuple):

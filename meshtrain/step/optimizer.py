@@ -13,7 +13,7 @@ from meshtrain.errors import InputError, nearest
 from meshtrain.layout import ArraySpec, Tree, map_specs
 from meshtrain.step.schedule import ScheduleConfig
 
-NAMES = ("adamw", "muon")
+NAMES = ("adamw", "muon", "sgd")
 
 # Dims that do not make a weight a matrix: stacks of layers, and a head's inner width (a bias is [heads, head_dim]).
 _STACKED, _INNER = ("layers", "dense_layers"), ("head_dim",)
@@ -23,7 +23,8 @@ UNNAMED = "unnamed"  # a dimension of what belongs to no weight, such as Muon's 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """name: "adamw", or "muon" (hidden matrices orthogonalised, AdamW for the rest).
+    """name: "adamw", "muon" (hidden matrices orthogonalised, AdamW for the rest), or "sgd" (the gradient itself: no
+    momentum, no moments).
 
     learning_rate: the schedule's peak. b1, b2, eps: AdamW's decay rates and epsilon. beta: Muon's momentum.
     weight_decay: decoupled; for matrices (weights with at least two dims besides layers and head_dim: projections and
@@ -69,11 +70,14 @@ def make_optimizer(config: OptimizerConfig, specs: Tree) -> optax.GradientTransf
     mask = decay_mask(specs)
     if config.name == "adamw":
         return optax.adamw(1.0, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=mask)
+    decay = optax.add_decayed_weights(-config.weight_decay, mask)
+    if config.name == "sgd":
+        return optax.chain(optax.scale(-1.0), decay)
     muon = optax.contrib.muon(
         1.0, beta=config.beta, eps=config.eps, adam_b1=config.b1, adam_b2=config.b2, consistent_rms=0.2,
         muon_weight_dimension_numbers=map_specs(_matrix_dims, specs),
     )  # fmt: skip
-    return optax.chain(muon, optax.add_decayed_weights(-config.weight_decay, mask))
+    return optax.chain(muon, decay)
 
 
 def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:

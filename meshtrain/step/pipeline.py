@@ -11,7 +11,7 @@ import numpy as np
 from meshtrain.layout import Placement, Tree
 from meshtrain.model import ModelConfig
 from meshtrain.model.losses import RouterSums
-from meshtrain.model.stages import pipeline_stages
+from meshtrain.model.stages import model_gradients, model_slots, pipeline_stages, stage_specs, stage_weights
 from meshtrain.parallel import LossSums
 from meshtrain.parallel.pipeline import Plan, Table, lock_step, make_plan, schedule
 from meshtrain.parallel.pipeline.executor import forward_sums, gradients
@@ -52,9 +52,9 @@ class PipelineStep:
             self.plan,
             self.place,
             self._layer_ids(),
-            self.specs,
+            stage_specs(self.specs, self.model),
         )
-        return {**of_rest, "layers": of_layers}, *self._told(sums)
+        return model_gradients(of_layers, of_rest, self.model, self.place), *self._told(sums)
 
     def sums(
         self, params: Tree, batch: Batch, z_loss: float, dropout_key: jax.Array | None = None
@@ -68,20 +68,19 @@ class PipelineStep:
         assert pipeline is not None
         rows = batch["tokens"].shape[0] // self.place.num_shards("batch")
         num = math.gcd(rows, pipeline.microbatches)
-        name = "interleaved" if pipeline.repeats > 1 else "gpipe"  # whatever the schedule, F has only one good order
-        table = forward_only(schedule(name, self.place.num_stages, num, pipeline.repeats))
+        table = forward_table(self.place, num)
         stages = pipeline_stages(self.model, inner, z_loss=z_loss, dropout_key=dropout_key)
         found = forward_sums(
-            stages, layers, rest, microbatches(batch, num), make_plan(table), self.place, self._layer_ids()
-        )
+            stages, layers, rest, microbatches(batch, num), make_plan(table), self.place, self._layer_ids(),
+            stage_specs(self.specs, self.model),
+        )  # fmt: skip
         return self._told(found)
 
     def _told(self, found: Tree) -> tuple[LossSums, RouterSums | None]:
         """(sums by microbatch, sums of the routers from the devices' order to the model's)."""
         if self.model.moe is None:
             return found, None
-        ids = self._layer_ids().ravel()
-        slots = np.argsort(ids, kind="stable")[(ids < 0).sum() :]
+        slots = model_slots(self._layer_ids())
         return found[0], jax.tree.map(lambda s: s[slots], found[1])
 
     def _used(self, params: Tree) -> tuple[Placement, Tree, Tree]:
@@ -90,8 +89,7 @@ class PipelineStep:
         assert pipeline is not None
         if pipeline.gather == "step":
             params = self.place.constrain_tree("use", params, self.specs)
-        rest = {name: tree for name, tree in params.items() if name != "layers"}
-        return inner_placement(self.place), params["layers"], rest
+        return inner_placement(self.place), *stage_weights(params, self.model, self.place)
 
     def _layer_ids(self) -> np.ndarray:
         ids = self.place.layer_ids(self.model.num_stacked)
@@ -105,6 +103,14 @@ def pipeline_table(place: Placement) -> Table:
     assert pipeline is not None
     table = schedule(pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats)
     return table if pipeline.schedule.endswith(".csv") else lock_step(table)
+
+
+def forward_table(place: Placement, num_microbatches: int) -> Table:
+    """The table of so many forward passes. Whatever the schedule of the steps, F has only one good order."""
+    pipeline = place.layout.pipeline
+    assert pipeline is not None
+    name = "interleaved" if pipeline.repeats > 1 else "gpipe"
+    return forward_only(schedule(name, place.num_stages, num_microbatches, pipeline.repeats))
 
 
 def total(sums: LossSums) -> LossSums:

@@ -23,8 +23,10 @@ def num_routed(batch: Batch, place: Placement) -> jax.Array:
 
 
 def needs_load(moe: MoEConfig | None, place: Placement) -> bool:
-    """Whether a pass over all microbatches has to find the load of the global batch before gradients can be taken."""
-    return moe is not None and moe.balance_loss > 0 and moe.balance_over == "batch" and place.num_microbatches > 1
+    """Whether a pass over all microbatches has to find the load of the global batch before gradients can be taken:
+    where no microbatch is all of it (or, in a pipeline, the rows of a device are not)."""
+    in_parts = place.num_microbatches > 1 or place.layout.pipeline is not None
+    return moe is not None and moe.balance_loss > 0 and moe.balance_over == "batch" and in_parts
 
 
 def move_biases(masters: Tree, routers: RouterSums | None, moe: MoEConfig | None, place: Placement) -> Tree:

@@ -95,6 +95,23 @@ def test_drops_are_those_of_a_count_by_hand(factor: float) -> None:
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradients))
 
 
+@pytest.mark.parametrize("factor", [None, 1.0])
+def test_one_of_four_takes_all_and_three_are_idle(factor: float | None) -> None:
+    """Case M3 with one expert for each token: of a row of n tokens the first 12 x 1 / 4 = 3 find a place, or all."""
+    config = dataclasses.replace(CONFIG, moe=dataclasses.replace(MOE, top_k=1))
+    params = with_router(make_params(config), np.zeros(1), np.array([0.0, 0.0, 1.0, 0.0]))
+    sums, routers, gradients = run(params, batch(), factor, config)
+    np.testing.assert_array_equal(routers.load, [[0, 0, 36, 0]] * 2)
+    kept = 36 if factor is None else sum(min(sum(lengths), 3) for lengths in DOCUMENTS)
+    np.testing.assert_array_equal(routers.dropped, [36 - kept] * 2)
+    np.testing.assert_allclose(routers.balance / 36, 0.1, rtol=1e-6)  # of scores that are all 1/4
+    assert np.isfinite(sums.loss_sum)
+    for name in ("gate", "up", "down"):
+        of_expert = gradients["layers"]["moe"]["experts"][name]
+        np.testing.assert_array_equal(np.delete(of_expert, 2, axis=1), 0)
+        assert np.abs(of_expert[:, 2]).max() > 1e-3
+
+
 def test_a_dropped_token_passes_by_the_residual_only() -> None:
     """Behind the capacity nothing is added: with a capacity of one token, the others are as if experts were zero."""
     params = with_router(make_params(CONFIG), np.zeros(1))

@@ -51,13 +51,27 @@ MODELS = {
     ),
 }  # fmt: skip
 
+# For the tests of experts alone: not every layout fits them.
+OF_EXPERTS = {
+    "patterned": ModelConfig(
+        7, 16, 8, 4, 4, 24, 29, LENGTH, init_std=0.25, dropout=0.1,
+        moe=MoEConfig(8, 2, 12, first_dense=1, every=2, balance_loss=0.1),
+    ),
+    "all experts": ModelConfig(
+        2, 16, 8, 4, 4, 24, 29, LENGTH, init_std=0.25, moe=MoEConfig(4, 4, 12, balance_loss=0.1)
+    ),
+    "one expert": ModelConfig(
+        1, 16, 8, 4, 4, 24, 29, LENGTH, init_std=0.25, moe=MoEConfig(1, 1, 12, balance_loss=0.1)
+    ),
+}  # fmt: skip
+
 
 @cache
 def proof_of(
     name: str, num_steps: int = 2, optimizer: str = "adamw", batch: int = BATCH, experts: tuple[Any, ...] = ()
 ) -> Proof:
-    """The reference of a model of MODELS, on one device. experts: items of the section of that name of the layout."""
-    model = MODELS[name]
+    """The reference of a model of either dict, on one device. experts: items of that section of the layout."""
+    model = (MODELS | OF_EXPERTS)[name]
     config = StepConfig(model, OptimizerConfig(optimizer, eps=EPSILON), z_loss=1e-3)
     case = Case(config, ProofRows(model.vocab, LENGTH), batch, num_steps, LEARNING_RATE)
     place = single_placement()

@@ -57,7 +57,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         mesh=dict(d=2, c=4), rules=dict(batch="d", length="c", expert="d"), activations=dict(stream="c"),
         attention="ulysses",
     ),
+    "own, accumulate, zero1": own(
+        mesh=dict(d=2, x=2), optimizer=dict(embed=("d", "x"), expert_embed="d"), accumulate=2,
+    ),
+    "folded, accumulate": {**FOLDED, "mesh": dict(d=2, t=2), "accumulate": 2},
+    "accumulate over data": dict(mesh=dict(d=4), rules=dict(batch="d"), accumulate=2),
     "1f1b": STAGES,
+    "1f1b, pieces of one layer and of two": {
+        **STAGES, "mesh": dict(s=2, d=1, x=2), "pipeline": dict(schedule="1f1b", microbatches=2, layers=(2, 1)),
+    },
+    "gathered in every pass": dict(
+        mesh=dict(s=2, d=2), rules=dict(batch="d", layers="s"), params=dict(embed="d"),
+        pipeline=dict(schedule="1f1b", microbatches=2, gather="pass"),
+    ),
     "zb, zero1": {
         **STAGES, "pipeline": dict(schedule="zb_h1", microbatches=2),
         "optimizer": dict(embed=("d", "x"), expert_embed="d"),
@@ -81,7 +93,8 @@ def slow(*names: str) -> list[Any]:
 @pytest.mark.parametrize(
     "name",
     ["on data and tensor", *slow(
-        "alone", "the batch is not cut over it", "a cut hidden layer", "two axes, declared the other way",
+        "alone", "the batch is not cut over it", "own, accumulate, zero1", "folded, accumulate",
+        "a cut hidden layer", "two axes, declared the other way",
         "zero2, accumulate", "zero3, remat", "context, zigzag", "1f1b", "zb, zero1", "1f1b, on data and tensor",
     )],
 )  # fmt: skip
@@ -116,10 +129,14 @@ def test_the_same_tokens_are_dropped(name: str) -> None:
         ("grouped", "1f1b"),
         ("grouped", "accumulate"),
         ("interleaved", "zero3, remat"),
+        ("patterned", "1f1b, pieces of one layer and of two"),
+        ("interleaved", "gathered in every pass"),
+        ("all experts", "own, accumulate, zero1"),
+        ("one expert", "accumulate over data"),
     ],
 )
 def test_groups_bias_and_dense_layers(model: str, name: str) -> None:
-    """The router's bias moves alike; dense layers before and between; dropout."""
+    """The router's bias moves alike; dense layers before and between, in stages too; dropout; no choice at all."""
     check_equal(proof_of(model), LAYOUTS[name], devices(LAYOUTS[name]))
 
 

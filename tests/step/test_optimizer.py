@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from meshtrain.errors import InputError
@@ -21,6 +22,20 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "zero1": dict(mesh=dict(data=4), rules=dict(batch="data"), optimizer=dict(embed="data")),
     "tensor_zero3": dict(mesh=dict(data=2, tensor=2), rules=TENSOR, params=dict(embed="data")),
 }
+EXPERTS: dict[str, dict[str, Any]] = {
+    "one": dict(mesh=dict(data=1)),
+    "own, zero1": dict(
+        mesh=dict(data=2, expert=2), rules=dict(batch=("data", "expert"), expert="expert"),
+        optimizer=dict(embed=("data", "expert"), expert_embed="data"),
+    ),
+    "folded, tensor": dict(
+        mesh=dict(data=2, tensor=2), rules=dict(TENSOR, expert=("data", "tensor"), expert_mlp=None),
+    ),
+    "stages": dict(
+        mesh=dict(stage=2, expert=2), rules=dict(batch="expert", expert="expert", layers="stage"),
+        pipeline=dict(schedule="1f1b", microbatches=2),
+    ),
+}  # fmt: skip
 # Norm scales and biases are stacked over layers, and a bias of the heads has three dims: rank is no rule.
 WHOLE = {"scale", "bias", "query_bias", "key_bias", "value_bias", "output_bias", "up_bias", "gate_bias", "down_bias"}
 
@@ -32,14 +47,19 @@ def test_matrices_decay_and_nothing_else(model: str) -> None:
         assert decays == (path.split("/")[-1] not in WHOLE), path
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_without_a_gradient_weights_decay_by_the_declared_share(layout: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("model_name", "declared"),
+    [("gpt", declared) for declared in LAYOUTS.values()] + [("grouped", declared) for declared in EXPERTS.values()],
+    ids=[*LAYOUTS, *(f"experts, {layout}" for layout in EXPERTS)],
+)
+@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+def test_without_a_gradient_weights_decay_by_the_declared_share(
+    model_name: str, declared: dict[str, Any], name: str
+) -> None:
     """Case G2: no gradient, decay 0.1, one step: p becomes (1 - 0.1 lr) p for matrices, all else stays bit by bit."""
-    model, rate = MODELS["gpt"], 0.02
+    model, rate = MODELS[model_name], 0.02
     specs = describe(model)
-    declared = LAYOUTS[layout]
-    place = place_on(4 if layout != "one" else 1, declared)
+    place = place_on(1 if declared["mesh"] == dict(data=1) else 4, declared)
     optimizer = make_optimizer(OptimizerConfig(name, weight_decay=0.1), physical_specs(specs, place))
     weights = pad_tree(initialize(model, jax.random.key(0)), specs, place)
     weights = jax.device_put(weights, place.shardings("optimizer", physical_specs(specs, place)))
@@ -49,8 +69,8 @@ def test_without_a_gradient_weights_decay_by_the_declared_share(layout: str, nam
         updates, _ = optimizer.update(zero, optimizer.init(weights), weights)
         return jax.tree.map(lambda p, u: p + rate * u, weights, updates)
 
-    new = strip_tree(jax.jit(update)(weights), specs)
-    old = strip_tree(weights, specs)
+    new = strip_tree(jax.jit(update)(weights), specs, place)
+    old = strip_tree(weights, specs, place)
     for (path, _), before, after in zip(named_specs(specs), jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
         if path.split("/")[-1] in WHOLE:
             np.testing.assert_array_equal(after, before, err_msg=path)
@@ -72,6 +92,25 @@ def test_muon_takes_hidden_matrices_from_inputs_to_outputs() -> None:
     }
 
 
+def test_experts_and_routers_decay_and_are_matrices_as_their_dims_say() -> None:
+    """Case G2 for experts: all their matrices decay, and the router's; its bias does not. Muon takes each expert's own
+    matrices, but not the router's: it is an output."""
+    specs = dict(named_specs(describe(MODELS["grouped"])))
+    prefix = "layers/moe/"
+    matrices = {f"experts/{name}" for name in ("gate", "up", "down")}
+    mask = dict(zip(specs, jax.tree.leaves(decay_mask(describe(MODELS["grouped"]))), strict=True))
+    of_moe = {path.removeprefix(prefix): decays for path, decays in mask.items() if path.startswith(prefix)}
+    assert {path for path, decays in of_moe.items() if decays} == {*matrices, "router/weight"}
+    assert {path for path, decays in of_moe.items() if not decays} == {"router/bias"}
+    found = {path: _matrix_dims(specs[prefix + path]) for path in of_moe}
+    assert found == dict.fromkeys(of_moe) | {  # [layers, expert, inputs, outputs]
+        path: optax.contrib.MuonDimensionNumbers((2,), (3,)) for path in matrices
+    }
+    assert {path for path in specs if path.startswith("dense_layers/mlp")} <= {
+        path for path, spec in specs.items() if _matrix_dims(spec) is not None
+    }
+
+
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_a_moment_has_the_dims_of_its_weight(name: str) -> None:
     model = MODELS["gpt"]
@@ -84,6 +123,18 @@ def test_a_moment_has_the_dims_of_its_weight(name: str) -> None:
         assert (spec.dims, spec.shape) == (weights[weight].dims, weights[weight].shape)
         assert spec.dtype == np.float32
     assert len(specs) - len(moments) <= 3  # counters, and Muon's coefficients
+
+
+def test_sgd_keeps_nothing_and_follows_the_gradient() -> None:
+    specs = describe(MODELS["moe"])
+    config = OptimizerConfig("sgd", weight_decay=0.5)
+    assert named_specs(state_specs(MODELS["moe"], config).opt_state) == []
+    weights = initialize(MODELS["moe"], jax.random.key(0))
+    gradients = jax.tree.map(lambda w: jnp.full(w.shape, 0.25), weights)
+    optimizer = make_optimizer(config, specs)
+    updates, _ = optimizer.update(gradients, optimizer.init(weights), weights)
+    for update, weight, decays in zip(*map(jax.tree.leaves, (updates, weights, decay_mask(specs))), strict=True):
+        np.testing.assert_allclose(update, -0.25 - 0.5 * weight * decays, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from meshtrain.layout import ArraySpec, Placement, Tree, map_specs
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
 from meshtrain.parallel.pipeline.share import TokenShare, inner_placement, token_share
 from meshtrain.parallel.pipeline.worker import Batch, Carry, Stages, Worker
+from meshtrain.parallel.rows import own_specs, part_spec
 from meshtrain.parallel.shard import spec_without
 
 MAX_SCANS = 4  # runs of ticks with the same kinds of op; where a plan has more, one scan asks at each tick
@@ -46,10 +47,11 @@ def gradients(
 
 
 def forward_sums(
-    stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray
-) -> Tree:
-    """The sums by microbatch alone, by a plan of forward passes."""
-    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, None, trains=False)[0]
+    stages: Stages, layers: Tree, rest: Tree, batch_MB: Batch, plan: Plan, place: Placement, layer_ids: np.ndarray,
+    specs: Tree = None,
+) -> Tree:  # fmt: skip
+    """The sums by microbatch alone, by a plan of forward passes. specs: as in `gradients`."""
+    return _on_stages(stages, layers, rest, batch_MB, plan, place, layer_ids, specs, trains=False)[0]
 
 
 def _on_stages(
@@ -60,6 +62,7 @@ def _on_stages(
     (axis,), share = place.layout.rules.axes("layers"), token_share(place, stages.told)
     own = share.axes
     cut, whole, column = P(axis), P(), P(None, axis)
+    of_weights = cut if specs is None else _layer_specs(place, share, axis, specs["layers"])
 
     def stage(layers: Tree, rest: Tree, batch_MB: Batch, ids: jax.Array, columns: dict[str, jax.Array]) -> tuple:
         local = jax.tree.map(lambda w: w.reshape(plan.num_chunks, -1, *w.shape[1:]), layers)
@@ -76,10 +79,11 @@ def _on_stages(
         return sums, of_layers, jax.tree.map(lambda g: g[None, None], carry.rest)
 
     of_sums = (whole, cut) if stages.told else whole
-    outs = (of_sums, P(own or None, axis), P(axis, own or None)) if trains else (of_sums, whole, whole)
+    of_parts = jax.tree.map(partial(part_spec, own), of_weights, is_leaf=lambda x: isinstance(x, P))
+    outs = (of_sums, of_parts, P(axis, own or None)) if trains else (of_sums, whole, whole)
     mapped = jax.shard_map(
-        stage, mesh=place.mesh, in_specs=(cut, whole, _token_specs(batch_MB, share), cut, column), out_specs=outs,
-        axis_names={axis, *own}, check_vma=False,
+        stage, mesh=place.mesh, in_specs=(of_weights, whole, _token_specs(batch_MB, share), cut, column),
+        out_specs=outs, axis_names={axis, *own}, check_vma=False,
     )  # fmt: skip
     columns = {name: jnp.asarray(value) for name, value in plan.arrays.items()}
     columns["stage"] = jnp.broadcast_to(jnp.arange(plan.num_stages, dtype=jnp.int32), plan.f_x.shape)
@@ -113,6 +117,13 @@ def _token_specs(batch_MB: Batch, share: TokenShare) -> dict[str, P]:
     """Of the arrays [microbatch, batch, length] of tokens, and of those [microbatch, batch] of rows."""
     spec = P(None, share.batch or None, share.length or None)
     return {name: P(*spec[: x.ndim]) for name, x in batch_MB.items()}
+
+
+def _layer_specs(place: Placement, share: TokenShare, axis: str, specs: Tree) -> Tree:
+    """Of the layers' weights: each stage its own, and of experts each device those that it serves."""
+    return jax.tree.map(
+        lambda spec: P(axis, *spec[1:]), own_specs(place, share.batch, specs), is_leaf=lambda x: isinstance(x, P)
+    )
 
 
 def runs(plan: Plan) -> list[tuple[int, int]]:

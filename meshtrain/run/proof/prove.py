@@ -120,9 +120,9 @@ def make_proof(shrunk: Shrunk, case: Case, place: Placement, name: str) -> Proof
     if reference.faults:
         raise InputError(f"the reference ({name}) is faulty in itself: {'; '.join(reference.faults)}")
     largest = max(float(np.max(np.abs(g))) for g in reference.gradients.values())
-    muon = case.config.optimizer.name == "muon"
+    optimizer = case.config.optimizer.name
     counted = min(metrics["num_tokens"] for metrics in reference.metrics)
-    limits = tolerances(case.config.model, case.num_tokens, counted, case.num_steps, largest, EPSILON, muon)
+    limits = tolerances(case.config.model, case.num_tokens, counted, case.num_steps, largest, EPSILON, optimizer)
     return Proof(shrunk, case, name, reference, limits, tuple(_order(case)))
 
 

@@ -51,7 +51,7 @@ CLASSES = ("loss", "gradient", "parameter", "moment")
 
 
 def _error(comparison: Comparison, what: str) -> str:
-    return f"{comparison.worst(what).error:.1e}"
+    return f"{comparison.worst(what).error:.1e}" if comparison.of(what) else "none"
 
 
 def details(verdict: Verdict) -> str:

@@ -8,8 +8,9 @@ along a path of d such sums the differences add up at worst:
     loss         d u sqrt(n / tokens) + u sqrt(tokens)     the forward path alone, and a mean over tokens that err apart
     moments    the gradient's, twice that for squares
     parameters the update is m / (sqrt(v) + e): its slope in the gradient is at most 2/e, so relative to how far a
-               weight moved the error is 2 (1 + G/e) times the gradient's, with G the largest entry of the gradient;
-               and a stored weight is itself rounded, to u of its size, once a step
+               weight moved the error is 2 (1 + G/e) times the gradient's, with G the largest entry of the gradient
+               (SGD's update is the gradient, over a norm that errs as much where it is clipped: 2); and a stored
+               weight is itself rounded, to u of its size, once a step
 
 An error is the largest difference in a tensor over the largest entry of that tensor (for parameters: over the largest
 movement), but never over less than FLOOR of the largest in the model: where all contributions cancel (the gradient of
@@ -49,13 +50,14 @@ def tolerances(
     num_steps: int,
     largest_gradient: float,
     epsilon: float,
-    muon: bool = False,
+    optimizer: str = "adamw",
 ) -> Tolerances:
     """From the sizes of the model, the tokens of a global batch (all, and the counted ones), and G and e from above."""
     depth = STEPS_PER_LAYER * model.num_layers + STEPS_OUTSIDE
     widest = max(model.embed, model.mlp, model.vocab, model.num_heads * model.head_dim, model.max_length)
     gradient = 2 * depth * U * math.sqrt(max(widest, num_tokens))
-    slope = max(2 * (1 + largest_gradient / epsilon), MUON_SLOPE if muon else 0.0)
+    slope = 2.0 if optimizer == "sgd" else 2 * (1 + largest_gradient / epsilon)
+    slope = max(slope, MUON_SLOPE) if optimizer == "muon" else slope
     return Tolerances(
         loss=U * (depth * math.sqrt(widest / num_counted) + math.sqrt(num_counted)),
         gradient=gradient,
