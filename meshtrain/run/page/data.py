@@ -30,7 +30,7 @@ def page_data(
         "run": _run(config, report),
         "headline": _headline(report),
         "memory": memory_section(config, report, audit),
-        "time": {"seconds": report.time.seconds, "parts": report.time.parts, "hidden": report.time.hidden},
+        "time": _time(report),
         "decisions": decisions_section(config, report, outcome),
         "mesh": mesh_section(report),
         "arrays": arrays_section(config, report),
@@ -56,6 +56,17 @@ def _run(config: RunConfig, report: PlanReport) -> dict[str, Any]:
         "compute": config.precision.compute,
         "remat": report.place.layout.remat,
         "words": report.words,
+    }
+
+
+def _time(report: PlanReport) -> dict[str, Any]:
+    time = report.time
+    return {
+        "seconds": time.seconds,
+        "parts": time.parts,
+        "hidden": time.hidden,
+        "exposed": sum(time.exposed.values()),
+        "hidden_in_all": sum(time.hidden.values()),
     }
 
 

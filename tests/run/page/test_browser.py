@@ -168,7 +168,7 @@ def test_the_schedule(show: Any) -> None:
     one.choose("form", "free")
     assert section.locator(".op").count() == len(table["free"]["ops"]) // 5
     one.choose("zoom", "large")
-    assert section.locator(".op-name").first.inner_text() == "0"
+    assert section.locator(".op-name").first.text_content() == "0"
     section.locator(".op").first.hover()
     assert "stage 0, tick 0: forward of microbatch 0" in section.inner_text()
 

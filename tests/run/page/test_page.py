@@ -12,8 +12,10 @@ from meshtrain.cost import decisions, memory
 from meshtrain.cost.time import StepTime
 from meshtrain.errors import InputError
 from meshtrain.layout.inventory import KINDS
+from meshtrain.parallel.pipeline import schedule
 from meshtrain.plan import main
 from meshtrain.run.page import check_target, render, write_page
+from meshtrain.run.page.schedule import MOST_OPS, cells
 from meshtrain.run.page.words import WORDS
 from meshtrain.run.page.write import FOLDER, SCRIPTS, STYLES, as_script
 from tests.run.page import pages
@@ -126,6 +128,18 @@ def test_stages_are_those_of_the_planner() -> None:
     assert section["bars"][3]["peak"] == report.memory.peak
     kept = [bar["peak"] for bar in section["bars"]]
     assert kept[0] > kept[1] > kept[3]
+
+
+def test_a_long_table_is_cut_where_a_column_ends() -> None:
+    table = schedule("1f1b", 8, 512)
+    found = cells(table)
+    drawn = len(found["ops"]) // 5
+    assert found["num_columns"] == table.num_ticks > len(found["ticks"])
+    assert MOST_OPS - 8 < drawn <= MOST_OPS
+    assert max(found["ops"][1::5]) == len(found["ticks"]) - 1
+    whole = cells(schedule("zb_h1", 4, 8))
+    assert len(whole["ops"]) == 5 * 3 * 4 * 8
+    assert whole["num_columns"] == len(whole["ticks"])
 
 
 def test_a_door_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

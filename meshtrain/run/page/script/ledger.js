@@ -40,7 +40,10 @@ function nameOf(line, key) {
 function totals(audited) {
   const { planned, found, overlapped, lines } = DATA.traffic;
   const facts = [fact(t("ledger.planned"), bytes(planned))];
-  if (!audited) return [...facts, fact(t("ledger.seconds"), seconds(sum(lines.map((line) => line.seconds))))];
+  if (!audited) {
+    return [...facts, fact(t("ledger.seconds"), seconds(sum(lines.map((line) => line.seconds)))),
+      fact(t("ledger.waited"), seconds(DATA.time.exposed)), fact(t("ledger.hidden"), seconds(DATA.time.hidden_in_all))];
+  }
   facts.push(fact(t("ledger.found"), `${bytes(found)}${planned ? ` (${signed(found / planned - 1)})` : ""}`));
   facts.push(fact(t("ledger.overlapped"), found ? percent(overlapped / found) : "–"));
   for (const status of STATUSES) {

@@ -21,8 +21,9 @@ section("notes", (root) => {
   }
   if (compiled.copies.length) {
     root.append(h("h3", {}, t("notes.copies")), table(
-      [{ text: t("ledger.planned"), class: "number" }, { text: t("ledger.times"), class: "number" }, t("notes.shape"), t("notes.source")],
-      compiled.copies.map((copy) => [{ text: bytes(copy.bytes), class: "number" }, { text: count(copy.times), class: "number" },
-        `${copy.dtype} ${copy.shape.map(count).join(" × ")}`, copy.source]), { "aria-label": t("notes.copies") }));
+      [t("notes.shape"), t("notes.source"), { text: t("ledger.times"), class: "number" }, { text: t("memory.bytes"), class: "number" }],
+      compiled.copies.map((copy) => [`${copy.dtype} ${copy.shape.map(count).join(" × ")}`, copy.source,
+        { text: count(copy.times), class: "number" }, { text: bytes(copy.bytes), class: "number" }]),
+      { "aria-label": t("notes.copies") }));
   }
 });

@@ -19,7 +19,7 @@ section("time", (root) => {
     ],
   }));
   rows.push({ attributes: { class: "total" }, cells: [t("time.step"), { text: seconds(whole), class: "number" },
-    { text: percent(1), class: "number" }, { text: seconds(sum(Object.values(hidden))), class: "number" }] });
+    { text: percent(1), class: "number" }, { text: seconds(DATA.time.hidden_in_all), class: "number" }] });
   root.append(bar(segments, whole, [], t("time.title")),
     table([t("time.cause"), { text: t("time.exposed"), class: "number" }, { text: t("time.share"), class: "number" },
       { text: t("time.hidden"), class: "number" }], rows, { "aria-label": t("time.title") }));

@@ -204,6 +204,8 @@ LABELS: dict[str, tuple[str, str]] = {
     "ledger.overlapped": ("Beside compute", "계산과 겹침"),
     "ledger.link": ("Link", "링크"),
     "ledger.seconds": ("On the link", "링크 시간"),
+    "ledger.waited": ("Of it waited for, in the step", "그중 스텝에서 기다리는 시간"),
+    "ledger.hidden": ("Hidden behind computing", "계산 뒤에 숨겨진 시간"),
     "ledger.why": ("What for", "용도"),
     "ledger.lines": ("{number} lines, {size}", "{number}줄, {size}"),
     "ledger.shown": ("{shown} of {all} lines.", "전체 {all}줄 중 {shown}줄."),

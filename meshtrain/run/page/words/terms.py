@@ -63,6 +63,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "question.Does it fit in stages?": ("Does it fit in stages?", "스테이지로 나누면 들어가는가?"),
     "question.Are rows too long?": ("Are rows too long?", "시퀀스가 너무 긴가?"),
+    "question.Where do the experts live?": ("Where do the experts live?", "전문가를 어디에 둘 것인가?"),
     "question.What is left": ("What is left", "남은 선택"),
     "link.fast": ("fast link", "고속 링크"),
     "link.node": ("inside the node", "노드 내부"),
