@@ -95,7 +95,9 @@ def export_folder(
     say(f"wrote {to}: {written.tensors} tensors in {written.files} file(s), {written.num_bytes:,} bytes")
     if written.overflows:
         say(f"warning: {written.overflows:,} numbers are too large for float16 and became infinite; bf16 holds them")
-    if serve_on is not None:
+    if serve_on is None:
+        say(f"vllm serve {to} serves it; --cluster FILE --gpus N says with which flags on which GPUs")
+    else:
         plan = serve(model, read_cluster(serve_on[0]), serve_on[1], model.max_length)
         say(serving.text(plan).replace("vllm serve MODEL", f"vllm serve {to}"))
     return written

@@ -1,14 +1,17 @@
 """Reading under layouts: the same numbers wherever they land, each device's own slices, padding that is zeros."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
 from meshtrain.io.hf import open_folder, reading
 from meshtrain.io.hf.safetensors import Tensor
+from meshtrain.io.hf.table import copy
 from meshtrain.layout import Layout, Placement, place
 from meshtrain.layout.padding import arrange_tree
 from meshtrain.model import ModelConfig, MoEConfig, describe
@@ -81,3 +84,20 @@ def test_each_device_reads_its_own_slices_only(folders: dict[bool, Path], monkey
     tensors: dict[str, Tensor] = folder.tensors
     for name in ("model.layers.3.mlp.up_proj.weight", "model.layers.0.self_attn.o_proj.weight", "lm_head.weight"):
         assert asked[name] == np.prod(tensors[name].shape), name
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("part", [slice(None), slice(3, 17)])
+def test_a_copy_is_what_numpy_makes_of_it_in_whatever_order_the_numbers_lie(
+    order: tuple[int, ...], part: slice
+) -> None:
+    """Dims that merge and dims that do not (a part of each), rows beyond the last full block, another dtype."""
+    stored = np.random.default_rng(0).normal(size=(21, 34, 19)).astype(ml_dtypes.bfloat16)
+    values = stored[:, part, 1:].transpose(order)
+    out = np.zeros(values.shape, np.float32)
+    copy(out, values)
+    assert np.array_equal(out, values.astype(np.float32))
+    turned = np.zeros_like(stored)
+    copy(turned[:, part, 1:].transpose(order), out)  # and back, as an export does
+    assert np.array_equal(turned[:, part, 1:], stored[:, part, 1:])
+    assert not turned[..., 0].any()
