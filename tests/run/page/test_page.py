@@ -96,10 +96,19 @@ def _causes() -> set[str]:
     return {cause for case in pages.CASES for cause in {**pages.plan(case).time.parts, **pages.plan(case).time.hidden}}
 
 
+def test_the_planner_is_understood() -> None:
+    """Its sentences have a form that the page can tell in the other language."""
+    forms = [english for key, (english, _) in WORDS.items() if key.startswith("sentence.")]
+    patterns = ["(.+?)".join(map(re.escape, re.split(r"\{\w+\}", form))) for form in forms]
+    for decision in pages.outcome().decisions:
+        for sentence in decision.found:
+            assert any(re.fullmatch(pattern, sentence) for pattern in patterns), sentence
+
+
 def test_no_label_is_left_over() -> None:
     text = "\n".join(CODE.values()) + (FOLDER / "page.html").read_text()
     built = {re.escape(key.partition(".")[0]) for key in WORDS if f"`{key.partition('.')[0]}.${{" in text}
-    built |= {"part", "what", "cause", "question", "severity", *_sections()}
+    built |= {"part", "what", "cause", "question", "severity", "role", "sentence", "said", *_sections()}
     unused = [key for key in WORDS if f'"{key}"' not in text and key.partition(".")[0] not in built]
     assert not unused
 

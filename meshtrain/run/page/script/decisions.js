@@ -8,7 +8,6 @@ section("decisions", (root) => {
   }
   root.append(
     h("ol", { class: "steps" }, found.steps.map(step)),
-    h("p", { class: "note" }, t("decisions.words")),
     h("h3", {}, t("decisions.best")), bestTable(found.best));
 });
 
@@ -17,13 +16,28 @@ function step(one) {
     h("span", { class: "step-number", "aria-hidden": "true" }, String(one.number)),
     h("div", { class: "step-body" },
       h("h3", {}, term("question", one.title)),
-      one.found.map((sentence) => h("p", { class: "quoted", lang: "en" }, withInequalities(sentence))),
+      one.found.map((text) => {
+        const told = sentence(text);
+        return h("p", { class: "quoted", lang: told === null ? "en" : null }, withInequalities(told ?? text));
+      }),
       h("p", { class: "answer" }, one.taken ? [t("decisions.taken"), " ", h("b", { lang: "en" }, one.taken)] : t("decisions.next"))));
+}
+
+// A sentence of the planner in the page's language; null where it is none that the page knows.
+function sentence(text) {
+  for (const [key, template] of Object.entries(WORDS.en)) {
+    if (!key.startsWith("sentence.")) continue;
+    const names = [...template.matchAll(/\{(\w+)\}/g)].map(([, name]) => name);
+    const pattern = template.split(/\{\w+\}/).map((piece) => piece.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("(.+?)");
+    const found = text.match(new RegExp(`^${pattern}$`));
+    if (found) return t(key, Object.fromEntries(names.map((name, i) => [name, term("said", found[i + 1])])));
+  }
+  return null;
 }
 
 // A sentence of the planner with its inequalities set off: `157 GB > 73.6 GB`, `67% > 25%`, `0.125 rows ... < 1`.
 function withInequalities(sentence) {
-  const amount = "[\\d.,]+(?:e[+-]?\\d+)?(?: ?(?:%|[kMGT]?B\\b|s\\b|tokens?\\b|rows for each GPU))?";
+  const amount = "[\\d.,]+(?:e[+-]?\\d+)?(?: ?(?:%|[kMGT]?B\\b|s\\b|tokens?\\b|토큰|rows for each GPU))?";
   const pattern = new RegExp(`(${amount} (?:<=|>=|<|>) ${amount})`);
   return sentence.split(pattern).map((piece, i) => (i % 2 ? h("mark", {}, piece.replace("<=", "≤").replace(">=", "≥")) : piece));
 }
@@ -35,7 +49,8 @@ function bestTable(best) {
     attributes: { class: one.given ? "given" : null },
     cells: [
       h("div", { class: "layout-name" }, one.given ? h("b", {}, t("decisions.this_layout")) : null,
-        h("span", { lang: "en" }, one.words), one.waits ? h("small", { lang: "en" }, one.waits) : null),
+        one.given && page.language !== "en" ? rolesText() : h("span", { lang: "en" }, one.words),
+        one.waits ? h("small", {}, sentence(one.waits) ?? one.waits) : null),
       h("div", { class: "in-table" }, bar(timeSegments(one.parts), slowest, [], seconds(one.seconds))),
       { text: seconds(one.seconds), class: "number" },
       { text: percent(one.mfu), class: "number" },

@@ -41,7 +41,7 @@ function groups(axis, device, choose) {
   const look = (one) => ({ index: groupAt(one, axis), number, same: groupAt(one, axis) === mine, cycles: true });
   return [
     h("dl", { class: "facts" },
-      fact(t("groups.does"), axis.roles.length ? h("span", { lang: "en" }, axis.roles.join(", ")) : "–"),
+      fact(t("groups.does"), axis.roles.map(role).join(", ") || "–"),
       fact(t("groups.number"), t("groups.of", { number: count(number), size: count(axis.size) })),
       fact(t("groups.apart"), t("groups.stride", { stride: count(axis.stride) })),
       fact(t("groups.link"), t("groups.runs", { link: t(`link.${axis.link}`), rate: rate(axis.rate) })),

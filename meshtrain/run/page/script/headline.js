@@ -7,7 +7,7 @@ section("header", (root) => {
     h("p", { class: "kind" }, t(`kind.${DATA.kind}`)),
     h("h1", {}, run.layout),
     h("p", { class: "subtitle" }, t("header.on", { devices: count(run.num_devices), gpu: run.gpu, cluster: run.cluster })),
-    h("p", { class: "said" }, h("span", { lang: "en" }, run.words), "."),
+    h("p", { class: "said" }, page.language === "en" ? `${run.words}.` : rolesText()),
     h("dl", { class: "facts" },
       fact(t("header.mesh"), mesh),
       fact(t("header.parameters"), power(run.num_parameters)),
@@ -17,6 +17,18 @@ section("header", (root) => {
       fact(t("header.remat"), run.remat)),
   );
 });
+
+// What the axes do, one by one: the layout's sentence where the language is not that of the planner.
+function rolesText() {
+  return DATA.mesh.axes.filter((axis) => axis.roles.length)
+    .map((axis) => `${axis.name}: ${axis.roles.map(role).join(", ")}`).join(" · ");
+}
+
+// A role of an axis, such as `context parallelism (ring attention, zigzag)`: what stands in brackets are names.
+function role(phrase) {
+  const [, name, more] = phrase.match(/^(.*?)( \(.*\))?$/);
+  return term("role", name) + (more ?? "");
+}
 
 section("headline", (root) => {
   const it = DATA.headline;

@@ -2,8 +2,9 @@
 
 from meshtrain.run.page.words.labels import LABELS
 from meshtrain.run.page.words.sections import SECTIONS
+from meshtrain.run.page.words.sentences import SENTENCES
 from meshtrain.run.page.words.terms import TERMS
 
-WORDS: dict[str, tuple[str, str]] = LABELS | SECTIONS | TERMS
+WORDS: dict[str, tuple[str, str]] = LABELS | SECTIONS | SENTENCES | TERMS
 
 __all__ = ["WORDS"]

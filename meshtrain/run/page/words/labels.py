@@ -68,7 +68,6 @@ LABELS: dict[str, tuple[str, str]] = {
     "time.share": ("Share", "비율"),
     "time.hidden": ("Hidden", "숨겨짐"),
     "time.step": ("Step", "스텝"),
-    "decisions.words": ("The sentences are those that the plan prints.", "문장은 plan이 출력하는 영어 원문입니다."),
     "decisions.nothing": ("The search finds no layout:", "탐색이 레이아웃을 찾지 못했습니다:"),
     "decisions.taken": ("Taken:", "채택:"),
     "decisions.next": ("Not taken: on to the next.", "채택하지 않음: 다음으로."),
