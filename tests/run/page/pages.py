@@ -21,7 +21,7 @@ CASES: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
     "dense": ("llama3_8b", "tensor_zero3", 16, ()),
     "pipeline": ("llama3_8b", "pipeline_zb", 16, ("--config.model.num_layers=8",)),
     "context": ("llama3_8b", "context_ring_zigzag", 16, ("--config.model.num_layers=2",)),
-    "experts": ("quickstart_moe", "expert_tensor", 16, ()),
+    "experts": ("quickstart_moe", "expert_tensor", 8, ()),
     "many": ("llama3_405b", "llama3_405b_8k", 16384, ()),
 }
 
