@@ -34,7 +34,7 @@ def page_data(
         "decisions": decisions_section(config, report, outcome),
         "mesh": mesh_section(report),
         "arrays": arrays_section(config, report),
-        "tensor": tensor_section(config, report),
+        "tensor_parallel": tensor_section(config, report),
         "pipeline": pipeline_section(config, report),
         "balance": balance_section(config, report),
         "traffic": planned_ledger(report) if audit is None else audited_ledger(report, audit),

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 STYLES = ("base", "layout", "chart", "table", "print")
 SCRIPTS = (
-    "page", "format", "chart", "headline", "memory", "time", "decisions", "devices", "holders", "groups", "tensor",
-    "pipeline", "balance", "ledger", "notes", "start",
+    "page", "format", "chart", "headline", "memory", "time", "decisions", "devices", "holders", "groups",
+    "tensor_parallel", "pipeline", "balance", "ledger", "notes", "start",
 )  # fmt: skip
 
 

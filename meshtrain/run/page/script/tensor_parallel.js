@@ -1,7 +1,7 @@
 // Tensor parallelism for one layer of this model: computing against exchange, by degree and link.
 
 section("tensor", (root) => {
-  const { rows, given, flops, tokens, reach } = DATA.tensor;
+  const { rows, given, flops, tokens, reach } = DATA.tensor_parallel;
   const most = Math.max(...rows.filter((row) => row.reaches).map((row) => row.compute + row.exchange));
   const lines = rows.map((row) => {
     const share = row.exchange / (row.compute + row.exchange);
@@ -33,6 +33,6 @@ section("tensor", (root) => {
 
 // Whether a row's link is the one that the layout's own tensor groups run on: the nearest that reaches.
 function isMine(row) {
-  const own = DATA.tensor.rows.filter((one) => one.parts === row.parts && one.reaches);
+  const own = DATA.tensor_parallel.rows.filter((one) => one.parts === row.parts && one.reaches);
   return own[0] === row;
 }
