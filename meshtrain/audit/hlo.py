@@ -111,12 +111,11 @@ class Module:
     computations: dict[str, Computation]
     text: str = field(repr=False, default="")
 
-    def turns_on_a_flag(self, loop: Instruction) -> bool:
-        """Whether a `while` turns as long as a flag says that it carries: a branch whose arrays are changed in place."""
-        conditions = loop.called.get("condition", ())
-        return loop.trip_count is None and all(
-            self.computations[name].root.opcode == "get-tuple-element" for name in conditions
-        )
+    def turns_on_a_flag(self, one: Instruction) -> bool:
+        """Whether this is a loop that turns as long as a flag is set: a branch whose arrays are changed in place."""
+        if one.opcode != "while" or one.trip_count is not None:
+            return False
+        return all(self.computations[name].root.opcode == "get-tuple-element" for name in one.called["condition"])
 
 
 def parse_module(text: str) -> Module:

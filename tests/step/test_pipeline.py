@@ -22,6 +22,7 @@ from meshtrain.layout.padding import physical_specs, strip_tree
 from meshtrain.model import ModelConfig, loss_sums
 from meshtrain.model.stages import pipeline_stages
 from meshtrain.parallel import LossSums
+from meshtrain.parallel.pipeline.worker import _at_most_once
 from meshtrain.step import OptimizerConfig, StepConfig, initial_state, make_eval_step, make_train_step, state_specs
 from meshtrain.step.microbatches import microbatches
 from meshtrain.step.pipeline import PipelineStep
@@ -97,7 +98,7 @@ def two_steps(step_config: StepConfig, here: Placement) -> tuple[dict, dict, dic
 
 
 def permutes_in_branches(hlo: str) -> list[str]:
-    """Permutes of a compiled program that not every stage may reach: those in a branch of a branch.
+    """Permutes of a compiled program that not every stage may reach: those in a branch (or `_at_most_once`) of a branch.
 
     On CPU devices a permute waits for all devices, whatever its pairs: under a branch that only some stages take it
     hangs or gives wrong numbers. The outer branch is that of the ops of a tick, the same on all stages.
@@ -109,7 +110,7 @@ def permutes_in_branches(hlo: str) -> list[str]:
             if one.opcode.startswith("collective-permute") and depth > 1:
                 yield one.name
             for body in {body for bodies in one.called.values() for body in bodies if body in module.computations}:
-                yield from walk(body, depth + (one.opcode == "conditional"))
+                yield from walk(body, depth + (one.opcode == "conditional" or module.turns_on_a_flag(one)))
 
     return list(walk(module.entry, 0))
 
@@ -220,6 +221,7 @@ def test_a_permute_under_a_branch_is_found() -> None:
 
     assert found(lambda first, x: send(x)) == 0
     assert found(lambda first, x: jax.lax.cond(first, lambda: send(x), lambda: x)) == 1
+    assert found(lambda first, x: _at_most_once(first, send, x)) == 1
 
 
 def prepared(model: dict[str, Any], here: Placement) -> tuple[StepConfig, Any, Any]:
