@@ -30,7 +30,7 @@ function sentence(text) {
     const names = [...template.matchAll(/\{(\w+)\}/g)].map(([, name]) => name);
     const pattern = template.split(/\{\w+\}/).map((piece) => piece.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("(.+?)");
     const found = text.match(new RegExp(`^${pattern}$`));
-    if (found) return t(key, Object.fromEntries(names.map((name, i) => [name, term("said", found[i + 1])])));
+    if (found) return t(key, Object.fromEntries(names.map((name, i) => [name, sentence(found[i + 1]) ?? term("said", found[i + 1])])));
   }
   return null;
 }

@@ -1,6 +1,6 @@
 """Sentences of the planner, as cost/decisions.py says them, with {names} for what varies: to tell them in Korean.
 
-A sentence that fits none of them is shown as it is.
+One sentence may stand in another. What fits none of them is shown as it is.
 """
 
 SENTENCES: dict[str, tuple[str, str]] = {
@@ -18,15 +18,9 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "{name}: {choice} takes {peak} <= {usable}, {time} a step; just fits: {share} headroom of what is usable",
         "{name}: {choice}의 메모리 {peak} <= {usable}, 스텝당 {time}; 간신히 들어감: 사용 가능량의 {share} 여유",
     ),
-    "sentence.waits": (
-        "{name}: {choice} takes {peak}, but weights and gradients are waited for {wait} of {step} a step,"
-        " {share} > {most}",
-        "{name}: {choice}의 메모리는 {peak}이지만 스텝 {step} 중 {wait} 동안 가중치와 기울기를 기다림,"
-        " {share} > {most}",
-    ),
-    "sentence.idle": (
-        "{name}: {choice} takes {peak}, but stages are idle {share} > {most} of the step ({number})",
-        "{name}: {choice}의 메모리는 {peak}이지만 스테이지의 유휴 비율 {share} > {most} ({number})",
+    "sentence.but": (
+        "{name}: {choice} takes {peak}, but {reason}",
+        "{name}: {choice}의 메모리는 {peak}이지만, {reason}",
     ),
     "sentence.refused": (
         "{name}: at least {peak} > {usable} usable ({choice}: state {state}, weights, gradients and their sums"
@@ -79,6 +73,16 @@ SENTENCES: dict[str, tuple[str, str]] = {
     "sentence.idling": (
         "stages are idle {share} > {most} of the step ({number})",
         "스테이지의 유휴 비율 {share} > {most} ({number})",
+    ),
+    "sentence.waiting_experts": (
+        "experts' tokens are waited for {wait} of {step} a step, {share} > {most}",
+        "스텝 {step} 중 {wait} 동안 전문가의 토큰을 기다림, {share} > {most}",
+    ),
+    "sentence.wasted": (
+        "devices compute {times} times what the model asks for, > {most}: without a capacity all rows of a buffer meet"
+        " all experts of a device",
+        "장치의 계산량이 모델이 요구하는 양의 {times}배, > {most}: 용량 제한이 없으면 버퍼의 모든 행이 장치의 모든"
+        " 전문가를 거침",
     ),
     "said.data parallelism": ("data parallelism", "데이터 병렬화"),
     "said.stages": ("stages", "스테이지"),
