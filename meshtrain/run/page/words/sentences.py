@@ -84,7 +84,21 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "장치의 계산량이 모델이 요구하는 양의 {times}배, > {most}: 용량 제한이 없으면 버퍼의 모든 행이 장치의 모든"
         " 전문가를 거침",
     ),
+    "sentence.all_wait": (
+        "{name}: all wait too long; the fastest, {choice}: {reason}",
+        "{name}: 모두 너무 오래 기다림; 가장 빠른 것은 {choice}: {reason}",
+    ),
+    "sentence.more": (
+        "{name}: more than {least} > {usable} usable ({choice}; without activations)",
+        "{name}: 최소 {least} > {usable} ({choice}; 활성값 제외)",
+    ),
+    "sentence.near": (
+        "{name}, experts inside the fast links (at most {most})",
+        "{name}, 전문가는 고속 링크 안에 (최대 {most})",
+    ),
+    "sentence.far": ("{name}, experts over the network", "{name}, 전문가는 네트워크 너머로"),
     "said.data parallelism": ("data parallelism", "데이터 병렬화"),
     "said.stages": ("stages", "스테이지"),
     "said.context": ("context", "컨텍스트"),
+    "said.the same mesh": ("the same mesh", "같은 메시"),
 }
