@@ -127,10 +127,7 @@ class ChatTemplate:
 
     @cached_property
     def _template(self) -> Any:
-        try:
-            from jinja2 import TemplateSyntaxError, ext, sandbox
-        except ImportError:
-            raise InputError("chats need jinja2: pip install 'meshtrain[hf]'.") from None
+        from jinja2 import TemplateSyntaxError, ext, sandbox
 
         class Generation(ext.Extension):
             """The block by which some templates mark answers: its text is what counts here."""

@@ -15,8 +15,6 @@ from meshtrain.io.tokenizer import load_tokenizer
 from meshtrain.io.tokens import open_token_set
 from meshtrain.io.windows import HeldOutWindows, Windows
 
-pytest.importorskip("jinja2", reason="needs jinja2")
-
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
