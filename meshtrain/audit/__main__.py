@@ -23,6 +23,7 @@ from meshtrain.run.compiler import compile_without_gpus
 from meshtrain.run.flags import NUMBER, SWITCH, TEXT, exit_code, take_alone
 
 REQUIRED = dict(cluster="configs/clusters/h100_roce.py", gpus="8")
+MOST_CPU_DEVICES = 2048
 FLAGS = dict(cluster=TEXT, gpus=NUMBER, budget=TEXT, backend=TEXT, html=TEXT, json=SWITCH)
 
 
@@ -40,7 +41,10 @@ def audit(argv: Sequence[str]) -> int:
     backend = flags.get("backend", "gpu")
     if backend not in ("gpu", "cpu"):
         raise InputError(f"--backend: {backend!r} is not one of gpu, cpu.")
+    if backend == "cpu" and flags["gpus"] > MOST_CPU_DEVICES:
+        raise InputError(f"--gpus: {flags['gpus']} are more virtual CPU devices than work; {MOST_CPU_DEVICES:,} would.")
     compile_without_gpus(flags["gpus"] if backend == "cpu" else 1)
+    from meshtrain.layout import Layout
     from meshtrain.run.audit import as_json, audit_text, make_audit_report
     from meshtrain.run.audit.budget_file import read_budget
     from meshtrain.run.cluster_file import read_cluster
@@ -52,14 +56,20 @@ def audit(argv: Sequence[str]) -> int:
         check_target(flags["html"])
     budget = read_budget(flags["budget"]) if "budget" in flags else None
     cluster, request = read_cluster(flags["cluster"]), load(arguments)
+    if budget:
+        budget = budget.on_mesh(list(Layout.parse(request.layout, request.layout_name).mesh.sizes))
     asked = (request.config, request.layout, request.layout_name, cluster, flags["gpus"])
     report = make_audit_report(*asked, backend)
     if "html" in flags:
         write_page(flags["html"], page_data(request.config, make_plan_report(*asked), audit=report))
-    print(json.dumps(as_json(report), indent=1) if flags.get("json") else audit_text(report))
     exceeded = budget.exceeded(report.peak, report.found, report.ledger) if budget else []
+    if flags.get("json"):
+        print(json.dumps(as_json(report) | ({"exceeded": exceeded} if budget else {}), indent=1))
+    else:
+        print(audit_text(report) + ("\n\nThe budget is kept." if budget and not exceeded else ""))
     if exceeded:
-        raise BudgetError("\n".join(["the budget is exceeded:", *(f"  {line}" for line in exceeded)]))
+        by = ", by a program for CPUs, which cannot tell a GPU's bytes" if backend == "cpu" else ""
+        raise BudgetError("\n".join([f"the budget is exceeded{by}:", *(f"  {line}" for line in exceeded)]))
     return 0
 
 

@@ -8,7 +8,7 @@ others="0 B"                                        kinds and axes that no line 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshtrain.audit.collectives import Found
@@ -19,6 +19,7 @@ from meshtrain.errors import InputError, MeshtrainError, nearest
 from meshtrain.layout.words import size_text
 
 KEYS = ("memory", "wire", "surprising", "collectives", "others")
+LINE = "dict(kind=KIND, axes=[AXIS, ..], wire='1 GB')"
 NOTHING = "0 B"  # the one form of zero
 SCALAR_BYTES = 1024  # sums of a few numbers stand in no budget
 
@@ -48,16 +49,31 @@ class Budget:
                 raise InputError(f"budget.{key}: there is no such key.{nearest(key, KEYS)} The keys are: {keys}.")
         limits = {key: _bytes(mapping.get(key), f"budget.{key}") for key in KEYS if key != "collectives"}
         lines: dict[tuple[str, tuple[str, ...]], float] = {}
-        for number, line in enumerate(mapping.get("collectives", ())):
-            where = f"budget.collectives[{number}]"
-            if not isinstance(line, Mapping) or set(line) != {"kind", "axes", "wire"} or line["kind"] not in KINDS:
-                raise InputError(
-                    f"{where}: expected dict(kind=KIND, axes=[AXIS, ..], wire='1 GB') with a kind of"
-                    f" {', '.join(KINDS)}, not {dict(line) if isinstance(line, Mapping) else line!r}."
-                )
-            axes = (line["axes"],) if isinstance(line["axes"], str) else tuple(line["axes"])
-            lines[line["kind"], axes] = _bytes(line["wire"], f"{where}.wire") or 0.0
+        given = mapping.get("collectives") or ()
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise InputError(f"budget.collectives: expected a list of {LINE}, not {given!r}.")
+        for number, line in enumerate(given):
+            kind, axes, limit = _line(line, f"budget.collectives[{number}]")
+            if (kind, axes) in lines:
+                over = " x ".join(axes)
+                raise InputError(f"budget.collectives[{number}]: {kind} over {over} has a line already; leave one.")
+            lines[kind, axes] = limit
+        if not lines and all(value is None for value in limits.values()):
+            raise InputError(f"budget: there is no limit in it. The keys are: {' '.join(KEYS)}.")
         return cls(limits["memory"], limits["wire"], limits["surprising"], lines, limits["others"])
+
+    def on_mesh(self, axes: Sequence[str]) -> "Budget":
+        """The budget with the axes of its lines in the order of the mesh; InputError for axes that it does not have."""
+        lines = {}
+        for number, ((kind, wanted), limit) in enumerate(self.collectives.items()):
+            for axis in wanted:
+                if axis not in axes:
+                    raise InputError(
+                        f"budget.collectives[{number}].axes: the layout's mesh has no axis {axis!r}."
+                        f"{nearest(axis, axes)} Its axes are: {' '.join(axes)}."
+                    )
+            lines[kind, tuple(axis for axis in axes if axis in wanted)] = limit
+        return replace(self, collectives=lines)
 
     def exceeded(self, peak: int, found: Sequence[Found], ledger: Ledger) -> list[str]:
         """What is above its limit, one sentence each."""
@@ -81,6 +97,20 @@ class Budget:
             if value > SCALAR_BYTES:
                 check(limit, value, f"{kind} over {' x '.join(axes)}")
         return lines
+
+
+def _line(line: Any, where: str) -> tuple[str, tuple[str, ...], float]:
+    """(kind, axes, bytes) of a line of `collectives`."""
+    fits = isinstance(line, Mapping) and set(line) == {"kind", "axes", "wire"} and line["kind"] in KINDS
+    axes = line["axes"] if fits else ()
+    axes = (axes,) if isinstance(axes, str) else axes
+    if not fits or not axes or not isinstance(axes, Sequence) or not all(isinstance(axis, str) for axis in axes):
+        said = dict(line) if isinstance(line, Mapping) else line
+        raise InputError(f"{where}: expected {LINE} with a kind of {', '.join(KINDS)}, not {said!r}.")
+    limit = _bytes(line["wire"], f"{where}.wire")
+    if limit is None:
+        raise InputError(f"{where}.wire: a line without a limit; {NOTHING!r} allows nothing, no line allows anything.")
+    return line["kind"], tuple(axes), limit
 
 
 def _bytes(value: Any, key: str) -> float | None:

@@ -26,7 +26,7 @@ class Found:
 
     dtype: XLA's word; shape: of that larger side. times: how often a step. combined: the collective's name, shared by
     the arrays that it sends together. source: line of the package. beside: what the schedule has beside it. counted:
-    whether the trip counts of all loops around it are known.
+    whether the trip counts of all loops around it are known. ragged: whether the bytes are what it sends at most.
     """
 
     kind: str
@@ -42,6 +42,7 @@ class Found:
     combined: str
     beside: Beside
     counted: bool = True
+    ragged: bool = False
 
     @property
     def wire_bytes(self) -> float:
@@ -103,7 +104,7 @@ class _Reader:
         phase = self._phase(origin, around)
         whole = Found(
             kind, with_whom, "", (), 0, times, branch, phase, origin.op, origin.source, one.name,
-            beside(one, inside, self.module) if start else Beside(), counted,
+            beside(one, inside, self.module) if start else Beside(), counted, one.opcode.startswith("ragged"),
         )  # fmt: skip
         for array in self._arrays(one, inside, start, with_whom.size):
             yield replace(whole, dtype=array.dtype, shape=array.shape, bytes=array.bytes)

@@ -4,10 +4,11 @@
     missing     planned, but not in the program     surprising  in the program, but not planned
 
 A program's branches may run less often than its loops turn; there the plan's count holds, if it is not above the most.
+So it does for how much a ragged exchange sends (`at_even_load`): only its buffers are in the program.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from meshtrain.audit.collectives import Found
 from meshtrain.cost.collective import Collective, wire_factor
@@ -85,6 +86,21 @@ class _Need:
     @property
     def wire_left(self) -> float:
         return self.plan.wire_bytes * self.left / self.plan.count
+
+
+def at_even_load(found: Sequence[Found], planned: Sequence[Collective]) -> list[Found]:
+    """What was found, ragged exchanges with the bytes of the plan where their buffers are those that it has room for:
+    they send what there is, and the program says only how much that may be."""
+
+    def one(found: Found) -> Found:
+        alike = (
+            plan for plan in planned
+            if plan.room and plan.axes == found.partners.axes and _near(found.bytes, plan.room)
+        )  # fmt: skip
+        plan = next(alike, None) if found.ragged else None
+        return found if plan is None else replace(found, bytes=plan.bytes)
+
+    return [one(found) for found in found]
 
 
 def make_ledger(planned: Sequence[Collective], found: Sequence[Found]) -> Ledger:
@@ -180,14 +196,11 @@ def _expected(need: _Need) -> Entry:
 
 
 def _regrouped(needs: list[_Need], items: list[_Item]) -> list[Entry]:
-    """Where all that is left of a kind over the same axes in a phase adds up to what is left of the plan: the same
-    bytes in other pieces."""
+    """Where what is left of the plan and of the program are the same bytes of a kind over the same axes in other
+    pieces: of one line (the turns of a loop summed behind it), or of all lines together."""
     entries = []
-    for kind, axes in dict.fromkeys((need.plan.kind, need.plan.axes) for need in needs):
-        mine = [need for need in needs if (need.plan.kind, need.plan.axes) == (kind, axes)]
-        theirs = [item for item in items if item.left and (item.found.kind, item.found.partners.axes) == (kind, axes)]
-        wire = sum(item.wire(item.left) for item in theirs)
-        total = sum(need.wire_left for need in mine)
+    for mine, theirs in _same_bytes(needs, items):
+        wire, total = sum(item.wire(item.left) for item in theirs), sum(need.wire_left for need in mine)
         if not theirs or not _near(wire, total):
             continue
         sources = " ".join(dict.fromkeys(item.found.source for item in theirs if item.found.source))
@@ -195,14 +208,27 @@ def _regrouped(needs: list[_Need], items: list[_Item]) -> list[Entry]:
         beside = sum(item.wire(item.left) for item in theirs if item.found.beside.computes)
         plan, times = mine[0].plan, sum(item.left for item in theirs)
         entries.append(
-            Entry("expected", kind, axes, plan.phase, plan.dim, why, total, wire, times, sources,
+            Entry("expected", plan.kind, plan.axes, plan.phase, plan.dim, why, total, wire, times, sources,
                   "in other pieces", beside)
         )  # fmt: skip
-        for need in mine:
-            need.left = 0
-        for item in theirs:
-            item.left = 0
+        for left in (*mine, *theirs):
+            left.left = 0
     return entries
+
+
+def _same_bytes(needs: list[_Need], items: list[_Item]) -> Iterator[tuple[list[_Need], list[_Item]]]:
+    """What may be the same in other pieces, as it stands when it is asked for."""
+    for need in needs:
+        for item in items:
+            if need.left and item.left and (need.plan.kind, need.plan.axes) == (
+                item.found.kind, item.found.partners.axes
+            ):  # fmt: skip
+                yield [need], [item]
+    for kind, axes in dict.fromkeys((need.plan.kind, need.plan.axes) for need in needs):
+        yield (
+            [need for need in needs if need.left and (need.plan.kind, need.plan.axes) == (kind, axes)],
+            [item for item in items if item.left and (item.found.kind, item.found.partners.axes) == (kind, axes)],
+        )
 
 
 def _at_once(needs: list[_Need], items: list[_Item]) -> list[Entry]:

@@ -16,7 +16,8 @@ class Collective:
 
     axes: the mesh axes that its devices differ in, slowest first; size: how many devices take part. bytes: on one
     device and for one time, the larger of what goes in and what comes out; of a permute the message. phase: "forward",
-    "backward" or "update". dim: the dim along which it runs, "" for a sum of whole arrays. why: for people.
+    "backward" or "update". dim: the dim along which it runs, "" for a sum of whole arrays. why: for people. room: of a
+    ragged exchange, which sends no more than there is, what its buffer can hold; `bytes` are those of an even load.
     """
 
     kind: str
@@ -27,6 +28,7 @@ class Collective:
     phase: str
     dim: str
     why: str
+    room: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.phase not in PHASES:

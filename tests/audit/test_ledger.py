@@ -5,7 +5,7 @@ from dataclasses import replace
 from meshtrain.audit.budget import Budget
 from meshtrain.audit.collectives import Found
 from meshtrain.audit.groups import Partners
-from meshtrain.audit.ledger import SCALARS, Ledger, make_ledger
+from meshtrain.audit.ledger import SCALARS, Ledger, at_even_load, make_ledger
 from meshtrain.audit.overlap import Beside
 from meshtrain.cost.collective import Collective
 
@@ -53,6 +53,21 @@ def test_other_pieces_are_the_same_bytes() -> None:
     ledger = make_ledger([plan(num_bytes=600), plan(num_bytes=400)], [found(num_bytes=1000)])
     assert [entry.note for entry in ledger.entries] == ["in other pieces"]
     assert ledger.planned == ledger.found == 2250
+
+
+def test_turns_that_are_summed_behind_their_loop_are_the_same_bytes() -> None:
+    needs = [plan("all_reduce", 100, why="a"), plan("all_reduce", 50, why="b")]
+    ledger = make_ledger(needs, [found("all_reduce", 300, 1)])  # those of b are not there
+    assert [(entry.status, entry.why) for entry in ledger.entries] == [("expected", "a"), ("missing", "b")]
+
+
+def test_a_ragged_exchange_sends_what_the_plan_says_if_its_buffer_is_the_planned_one() -> None:
+    exchange = plan("all_to_all", room=4000)
+    assert statuses(make_ledger([exchange], at_even_load([found("all_to_all", 4000, ragged=True)], [exchange]))) == [
+        ("expected", 2250.0, 2250.0)
+    ]
+    for other in (found("all_to_all", 5000, ragged=True), found("all_to_all", 4000)):
+        assert at_even_load([other], [exchange]) == [other]
 
 
 def test_a_sum_over_two_groups_of_axes_at_once() -> None:

@@ -96,12 +96,14 @@ def test_experts_out_and_back() -> None:
     step = StepConfig(model, precision=Precision("bfloat16"))
     place = place_abstract(Layout.parse(values), N)
     all_of_them = predict_traffic(step, place, global_batch=BATCH, length=LENGTH)
-    found = [one for one in all_of_them if one.dim == "expert" and "tokens" in one.why]
+    found = [one for one in all_of_them if one.kind == "all_to_all" and "tokens" in one.why]
     pairs = 2 * BATCH * LENGTH // N
     assert {(one.kind, one.axes, one.bytes) for one in found} == {
         ("all_to_all", ("expert",), pairs * MODEL.embed * BF16)
     }
     assert sum(one.count for one in found) == 4 * MODEL.num_layers
+    (counts,) = (one for one in all_of_them if one.why.startswith("counts"))
+    assert (counts.axes, counts.bytes, counts.count) == (("expert",), 4 * 16 * 4, MODEL.num_layers)  # int32, 4 devices
 
 
 def test_nothing_is_sent_on_one_device() -> None:

@@ -21,9 +21,9 @@ def context_traffic(setting: Setting) -> list[Collective]:
     scheme = setting.place.layout.attention
     if not setting.axes["length"] or scheme == "local":
         return []
-    remat, turns = setting.place.layout.remat, setting.turns
+    remat, layers = setting.place.layout.remat, setting.turns.layers
     pipelined = setting.place.layout.pipeline is not None
-    again = turns.again if pipelined or remat == "full" else 0  # other policies keep attention's result
+    again = layers.again if pipelined or remat == "full" else 0  # other policies keep attention's result
     found: list[Collective] = []
     if scheme in ("ulysses", "usp"):
         found += _swap(setting, again)
@@ -50,7 +50,7 @@ def _passes(setting: Setting) -> int:
     """How often the forward pass sends what is the same in all layers: once for a stack of them. The compiler moves it
     out of the layers' loop, but not in a pipeline's forward op."""
     turns = setting.turns
-    return turns.forward + turns.ticks if setting.place.layout.pipeline else setting.place.layout.accumulate
+    return turns.layers.forward + turns.ticks if setting.place.layout.pipeline else setting.place.layout.accumulate
 
 
 def _wide(setting: Setting) -> int:
@@ -59,21 +59,21 @@ def _wide(setting: Setting) -> int:
 
 
 def _gather(setting: Setting) -> list[Collective]:
-    axes, turns, make = exchange_axes(setting.place).ring, setting.turns, setting.make
+    axes, layers, make = exchange_axes(setting.place).ring, setting.turns.layers, setting.make
     whole = 2 * _keys(setting) * setting.place.size(axes)
     ids = _ids(setting) * setting.place.size(axes)
     return [
         *make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once"),
-        *make("all_gather", axes, whole, turns.forward, "forward", "length", "keys and values"),
+        *make("all_gather", axes, whole, layers.forward, "forward", "length", "keys and values"),
         # Where attention is done again, its gather and the backward pass's own are one to the compiler.
-        *make("all_gather", axes, whole, turns.backward, "backward", "length", "keys and values, again"),
-        *make("reduce_scatter", axes, _wide(setting) * whole, turns.backward, "backward", "length", "their gradients"),
-        *make("all_gather", axes, ids, turns.backward, "backward", "length", "positions and segments"),
+        *make("all_gather", axes, whole, layers.backward, "backward", "length", "keys and values, again"),
+        *make("reduce_scatter", axes, _wide(setting) * whole, layers.backward, "backward", "length", "their gradients"),
+        *make("all_gather", axes, ids, layers.backward, "backward", "length", "positions and segments"),
     ]
 
 
 def _ring(setting: Setting, again: int) -> list[Collective]:
-    place, turns, model = setting.place, setting.turns, setting.config.model
+    place, layers, model = setting.place, setting.turns.layers, setting.config.model
     axes, swap = exchange_axes(place)
     num_shards, chunks = num_chunks(place)
     held = 2 * _keys(setting) * _copies(setting) * (place.size(swap) if swap else 1) // max(place.size(swap), 1)
@@ -82,7 +82,7 @@ def _ring(setting: Setting, again: int) -> list[Collective]:
     for step in range(period):
         schedule = ring_schedule(num_shards, chunks, setting.length, model.layer_window(step))
         num = len(schedule.steps)
-        forward, backward, repeated = (count // period for count in (turns.forward, turns.backward, again))
+        forward, backward, repeated = (count // period for count in (layers.forward, layers.backward, again))
         make, ids = setting.make, _ids(setting) * (place.size(swap) if swap else 1)
         found += make("permute", axes, held, (num - 1) * forward, "forward", "length", "keys and values")
         found += make(
@@ -106,14 +106,14 @@ def _copies(setting: Setting) -> int:
 
 def _swap(setting: Setting, again: int) -> list[Collective]:
     """Queries and the output as they are, keys and values with their copies; backward the gradient of each."""
-    model, turns, make = setting.config.model, setting.turns, setting.make
+    model, layers, make = setting.config.model, setting.turns.layers, setting.make
     axes = exchange_axes(setting.place).swap
     dims = ("batch", "length", "heads", "head_dim")
     queries = setting.activation((setting.rows, setting.length, model.num_heads, model.head_dim), dims)
     keys = _keys(setting) * _copies(setting)
     ids = _ids(setting) * setting.place.size(axes)
     found = make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once")
-    for phase, count in (("forward", turns.forward), ("backward", turns.backward + again)):
+    for phase, count in (("forward", layers.forward), ("backward", layers.backward + again)):
         found += make("all_to_all", axes, queries, count, phase, "heads", "queries")
         found += make("all_to_all", axes, keys, 2 * count, phase, "heads", "keys and values")
         found += make("all_to_all", axes, queries, count, phase, "length", "output")

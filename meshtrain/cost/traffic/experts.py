@@ -1,7 +1,8 @@
 """What tokens send to reach their experts and come back: an all-to-all for each axis that cuts experts and tokens.
 
 Planned for an even load: every device sends each of its pairs of a token and an expert once over every such axis.
-Buffers are larger than that (parallel/experts/dropless.py), and how uneven the load is depends on the data.
+Without a capacity the buffers are larger than that (`room`), and how uneven the load is depends on the data. Where axes
+cut experts or their hidden layer for the same tokens, each device has a part of a sum.
 """
 
 from collections.abc import Iterator
@@ -10,35 +11,83 @@ import numpy as np
 
 from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic.setting import Setting
+from meshtrain.model import MoEConfig
 from meshtrain.parallel.experts.axes import ExpertAxes
-from meshtrain.parallel.pipeline.share import inner_placement
+from meshtrain.parallel.experts.dropless import Dropless
+from meshtrain.parallel.experts.geometry import Geometry
 
-FLOAT32 = np.dtype(np.float32)
+FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
 
 def expert_traffic(setting: Setting) -> list[Collective]:
     """Out and back, forward and backward; nothing for a model without experts."""
-    model = setting.config.model
-    if model.moe is None:
+    moe = setting.config.model.moe
+    if moe is None:
         return []
-    return list(_exchanges(setting, model.num_moe_layers / model.num_layers))
+    return [*_choices(setting, moe), *_exchanges(setting, moe), *_sums(setting, moe)]
 
 
-def _exchanges(setting: Setting, share: float) -> Iterator[Collective]:
-    """share: of all layers, those with experts."""
-    model, place, turns = setting.config.model, setting.place, setting.turns
-    assert model.moe is not None
-    axes = ExpertAxes.of(inner_placement(place), setting.length)
-    tokens = setting.rows * setting.length // place.size(axes.tokens + setting.own_axes)
-    room = place.layout.experts.capacity_factor or 1.0
-    held = round(room * tokens * model.moe.top_k * model.embed * setting.config.precision.dtype.itemsize)
-    again = turns.again if place.layout.remat == "full" or place.layout.pipeline else 0
-    weights = held // (model.embed * setting.config.precision.dtype.itemsize) * FLOAT32.itemsize
-    passes = (("forward", turns.forward), ("backward", turns.backward + again))
-    for axis in axes.exchanged:
-        for phase, count in passes:
-            times = round(share * count)
-            yield from setting.make("all_to_all", (axis,), held, times, phase, "expert", "tokens to their experts")
-            yield from setting.make("all_to_all", (axis,), held, times, phase, "expert", "results back to their tokens")
-        times, why = 2 * round(share * turns.backward), "weights of the choices, and their gradients back"
-        yield from setting.make("all_to_all", (axis,), weights, times, "backward", "expert", why)
+def expert_axes(setting: Setting) -> ExpertAxes:
+    """What each axis does around the experts."""
+    return ExpertAxes.of(setting.place, setting.length)
+
+
+def _again(setting: Setting) -> int:
+    """How often experts run once more in a backward pass: other policies of remat keep what an exchange brings."""
+    layout = setting.place.layout
+    return setting.turns.stack.again if layout.pipeline or layout.remat == "full" else 0
+
+
+def _choices(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
+    """With a capacity the choices of a whole row are needed, to count who comes before whom."""
+    axes, place = setting.without(setting.axes["stream"], setting.axes["batch"]), setting.place
+    if place.layout.experts.capacity_factor is None:
+        return
+    num_bytes = setting.activation((setting.rows, setting.length, moe.top_k), ("batch", "whole", "choice"), INT32)
+    for phase, count in (("forward", setting.turns.stack.forward), ("backward", _again(setting))):
+        yield from setting.make("all_gather", axes, num_bytes, count, phase, "stream", "choices of whole rows")
+
+
+def _exchanges(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
+    """Out and back over every axis; what travels first is how many tokens each expert gets."""
+    passes, again, axes, place = setting.turns.stack, _again(setting), expert_axes(setting), setting.place
+    rows = setting.rows // place.size(axes.batch)
+    capacity = place.layout.experts.capacity(setting.length, moe.top_k, moe.num_experts)
+    shape = rows, setting.length // place.size(axes.length)
+    geometry = Geometry.of(place, axes, shape, moe.num_experts, moe.top_k, capacity, gpu=True)
+    slots = geometry.slots
+    pairs = geometry.num_tokens * moe.top_k if slots is None else place.size(axes.exchanged) * geometry.local * slots
+    token = setting.config.model.embed * setting.config.precision.dtype.itemsize
+    for hop, axis in enumerate(geometry.hops):
+        room = pairs if slots is not None else Dropless(geometry).num_rows(hop)
+        for phase, count, width, why in (
+            ("forward", passes.forward, token, "tokens to their experts"),
+            ("forward", passes.forward, token, "results back to their tokens"),
+            ("backward", passes.backward + again, token, "tokens to their experts"),
+            ("backward", passes.backward + again, token, "results back to their tokens"),
+            ("backward", passes.backward, FLOAT32.itemsize, "weights of the choices"),
+            ("backward", passes.backward, FLOAT32.itemsize, "gradients of the choices' weights"),
+        ):
+            held = pairs * width
+            yield from setting.make("all_to_all", (axis,), held, count, phase, "expert", why, room=room * width)
+        if slots is None:
+            counts, why = place.size((axis,)) * moe.num_experts * INT32.itemsize, "counts of each expert's tokens"
+            yield from setting.make("all_gather", (axis,), counts, passes.forward, "forward", "expert", why)
+            yield from setting.make("all_gather", (axis,), counts, again, "backward", "expert", why)
+
+
+def _sums(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
+    """The stream on its way in, where tokens are cut less than it is, and the sum of the parts on the way out."""
+    passes, axes, place = setting.turns.stack, expert_axes(setting), setting.place
+    stream = setting.without(setting.axes["stream"], axes.length)
+    tokens = setting.rows * setting.length // place.size(axes.tokens)
+    held = tokens * setting.config.model.embed * setting.config.precision.dtype.itemsize
+    kind, dim = ("reduce_scatter", "stream") if stream and stream == axes.summed else ("all_reduce", "")
+    for phase, count, what in (
+        ("forward", passes.forward, "stream"), ("backward", _again(setting), "stream, again,"),
+        ("backward", passes.backward, "gradient"),
+    ):  # fmt: skip
+        yield from setting.make("all_gather", stream, held, count, phase, "stream", f"{what} into the experts")
+        yield from setting.make(kind, axes.summed, held, count, phase, dim, f"{what} out of the experts")
+    weights, why = tokens * moe.top_k * FLOAT32.itemsize, "gradients of the choices' weights, their parts"
+    yield from setting.make("all_reduce", axes.summed, weights, passes.backward, "backward", "", why)

@@ -93,11 +93,11 @@ class Setting:
         return self.ordered(axis for of_dim in axes_of(self.place, kind, spec) for axis in of_dim)
 
     def make(
-        self, kind: str, axes: Axes, num_bytes: int, count: int, phase: str, dim: str, why: str
+        self, kind: str, axes: Axes, num_bytes: int, count: int, phase: str, dim: str, why: str, room: int = 0
     ) -> list[Collective]:
         """The collective, or none where there is nobody to send to, nothing to send, or no time."""
         axes = self.ordered(axes)
         size = self.place.size(axes)
         if size == 1 or not num_bytes or not count:
             return []
-        return [Collective(kind, axes, size, num_bytes, count, phase, dim, why)]
+        return [Collective(kind, axes, size, num_bytes, count, phase, dim, why, room)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic.setting import Setting
+from meshtrain.cost.traffic.turns import Passes
 from meshtrain.parallel.cross_entropy import num_chunks
 
 FLOAT32 = np.dtype(np.float32)
@@ -17,19 +18,26 @@ FLOAT32 = np.dtype(np.float32)
 def layer_stream(setting: Setting) -> list[Collective]:
     """Two sublayers a layer: attention with the axes of its heads, the MLP with those of its hidden layer."""
     turns, remat = setting.turns, setting.place.layout.remat
-    again = turns.again
     # What a remat policy keeps need not be sent again: the layer's end never, the stream between only where it is lost.
     pipelined = setting.place.layout.pipeline is not None
     found: list[Collective] = []
-    for name, hidden in (("attention", "heads"), ("mlp", "mlp")):
-        outward_again = again if pipelined or (name == "attention" and remat in ("names", "full")) else 0
-        found += _into(setting, turns.forward, "forward", f"stream into {name}")
-        found += _into(setting, again, "backward", f"stream into {name}, again")
-        found += _out_of(setting, hidden, turns.forward, "forward", f"stream out of {name}")
+    for name, hidden, passes in (("attention", "heads", turns.layers), *_mlps(setting)):
+        outward_again = passes.again if pipelined or (name == "attention" and remat in ("names", "full")) else 0
+        found += _into(setting, passes.forward, "forward", f"stream into {name}")
+        found += _into(setting, passes.again, "backward", f"stream into {name}, again")
+        found += _out_of(setting, hidden, passes.forward, "forward", f"stream out of {name}")
         found += _out_of(setting, hidden, outward_again, "backward", f"stream out of {name}, again")
-        found += _into(setting, turns.backward, "backward", f"gradient into {name}")
-        found += _out_of(setting, hidden, turns.backward, "backward", f"gradient out of {name}")
+        found += _into(setting, passes.backward, "backward", f"gradient into {name}")
+        found += _out_of(setting, hidden, passes.backward, "backward", f"gradient out of {name}")
     return found
+
+
+def _mlps(setting: Setting) -> list[tuple[str, str, Passes]]:
+    """(name, dim of the hidden layer, passes) of a layer's MLP; beside experts, of those that all tokens share."""
+    moe, turns = setting.config.model.moe, setting.turns
+    if moe is None:
+        return [("mlp", "mlp", turns.stack)]
+    return [("mlp", "mlp", turns.dense), *[("shared experts", "mlp", turns.stack)] * (moe.num_shared > 0)]
 
 
 def _into(setting: Setting, count: int, phase: str, why: str) -> list[Collective]:

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshtrain.cost.collective import Collective
+from meshtrain.cost.traffic.experts import expert_axes
 from meshtrain.cost.traffic.setting import Axes, Setting
+from meshtrain.cost.traffic.turns import Passes
 from meshtrain.layout import ArraySpec, named_specs
 from meshtrain.layout.inventory import axes_of
 from meshtrain.step.gradients import joined_once
@@ -20,8 +22,17 @@ from meshtrain.step.state import state_specs
 
 FLOAT32 = np.dtype(np.float32)
 
-# Matrices that stand side by side while they are used: their gradient is one array (model/attention.py, model/mlp.py).
-JOINED = (("attention/query", "attention/key", "attention/value"), ("mlp/gate", "mlp/up"))
+STACKS = ("layers", "dense_layers")
+
+# Matrices that stand side by side while they are used: their gradient is one array (model/attention.py, latent.py,
+# mlp.py). The first of each kind of attention only where no axis cuts them unlike each other.
+JOINED = (
+    ("attention/query", "attention/key", "attention/value"),
+    ("attention/query_down", "attention/kv_down", "attention/key_rope"),
+    ("attention/key_up", "attention/value_up"),
+    ("mlp/gate", "mlp/up"),
+    ("moe/shared/gate", "moe/shared/up"),
+)
 
 
 def weight_traffic(setting: Setting) -> list[Collective]:
@@ -41,22 +52,36 @@ def weights(setting: Setting) -> list[tuple[str, ArraySpec]]:
     return named_specs(state_specs(setting.config.model, setting.config.optimizer).params)
 
 
+def in_stack(spec: ArraySpec) -> bool:
+    """Whether a weight is one of stacked layers."""
+    return any(dim in STACKS for dim in spec.dims)
+
+
 def in_layers(spec: ArraySpec) -> bool:
-    """Whether a weight is one of the stacked layers."""
-    return "layers" in spec.dims
+    """Whether it is one of the layers that a pipeline cuts."""
+    return STACKS[0] in spec.dims
 
 
 def one_layer(spec: ArraySpec) -> ArraySpec:
-    """The weight of one layer of the stack."""
-    if not in_layers(spec):
-        return spec
-    kept = [i for i, dim in enumerate(spec.dims) if dim != "layers"]
+    """The weight of one layer of its stack."""
+    kept = [i for i, dim in enumerate(spec.dims) if dim not in STACKS]
     return ArraySpec(tuple(spec.shape[i] for i in kept), spec.dtype, tuple(spec.dims[i] for i in kept))
 
 
 def is_matrix(path: str, spec: ArraySpec) -> bool:
-    """Whether the weight is one of a matrix product in a layer, gathered anew for its backward pass."""
-    return in_layers(spec) and decays(spec) and not path.endswith("norm/scale")
+    """Whether the weight is one of a matrix product in a layer, gathered anew for its backward pass. (That of a router
+    is kept.)"""
+    return in_stack(spec) and decays(spec) and not path.endswith("norm/scale") and "router" not in spec.dims
+
+
+def _passes(setting: Setting, spec: ArraySpec) -> Passes:
+    """How often the layers run that a stacked weight is of."""
+    return setting.turns.stack if in_layers(spec) else setting.turns.dense
+
+
+def _dtype(setting: Setting, spec: ArraySpec) -> np.dtype:
+    """Of the copy that computes."""
+    return setting.config.precision.compute_specs(spec).dtype
 
 
 def _gather(
@@ -74,20 +99,21 @@ def _gather(
 
 
 def _from_update(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
-    dtype = setting.config.precision.dtype
-    return _gather(setting, spec, "optimizer", "params", dtype, 1, "update", f"{path}: updated weights to their rows")
+    why = f"{path}: updated weights to their rows"
+    return _gather(setting, spec, "optimizer", "params", _dtype(setting, spec), 1, "update", why)
 
 
 def _to_use(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
-    dtype, turns, pipeline = setting.config.precision.dtype, setting.turns, setting.place.layout.pipeline
+    dtype, turns, pipeline = _dtype(setting, spec), setting.turns, setting.place.layout.pipeline
     if pipeline is not None and pipeline.gather == "step":
         return _gather(setting, spec, "params", "use", dtype, 1, "forward", f"{path}: gathered once a step")
     layer, why = one_layer(spec), f"{path}: gathered for use"
-    if not in_layers(spec):
+    if not in_stack(spec):
         forward = turns.embed if path.startswith(("embedding", "positions")) else turns.head
         return _gather(setting, layer, "params", "use", dtype, forward, "forward", why)
-    again = turns.backward if is_matrix(path, spec) else turns.again
-    return _gather(setting, layer, "params", "use", dtype, turns.forward, "forward", why) + _gather(
+    passes = _passes(setting, spec)
+    again = passes.backward if is_matrix(path, spec) else passes.again
+    return _gather(setting, layer, "params", "use", dtype, passes.forward, "forward", why) + _gather(
         setting, layer, "params", "use", dtype, again, "backward", why
     )
 
@@ -95,12 +121,13 @@ def _to_use(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
 def _gradients(setting: Setting) -> Iterator[tuple[str, ArraySpec, int]]:
     """(path, spec, numbers in all): matrices that are joined while in use count as one, of the first one's form."""
     left = dict(weights(setting))
-    joins = setting.config.model.num_kv_heads % setting.place.num_shards("kv_heads") == 0
-    for names in JOINED if joins else JOINED[1:]:
-        paths = [f"layers/{name}" for name in names if f"layers/{name}" in left]
-        if len(paths) > 1:
-            specs = [left.pop(path) for path in paths]
-            yield "+".join(paths), specs[0], sum(spec.size for spec in specs)
+    for stack in STACKS:
+        for names in JOINED:
+            paths = [f"{stack}/{name}" for name in names if f"{stack}/{name}" in left]
+            alike = {setting.weight_axes(one_layer(left[path]), "use") for path in paths}
+            if len(paths) > 1 and len(alike) == 1:
+                specs = [left.pop(path) for path in paths]
+                yield "+".join(paths), specs[0], sum(spec.size for spec in specs)
     for path, spec in left.items():
         yield path, spec, spec.size
 
@@ -113,18 +140,20 @@ def _each_time(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[
     scale = size / spec.size
     summed = setting.without(_summed(setting, path, spec), _joined(setting, path, spec))
     if place.layout.pipeline is None:
-        count = turns.backward if in_layers(spec) else _end(setting, path)
+        count = _passes(setting, spec).backward if in_stack(spec) else _end(setting, path)
         return _reduce(setting, path, layer, scale, dtype, summed, place.gradient_rows, count)
-    if not in_layers(spec):
-        # (What a loop over a flag adds up is summed behind it, on all stages: `Worker.backward`.)
+    if not in_stack(spec):  # (what is added up while a flag is set is summed behind, on all stages: Worker.backward)
         return _reduce(setting, path, layer, scale, dtype, summed, "use", turns.ticks)
-    ids = place.layer_ids(setting.config.model.num_layers)
-    assert ids is not None
-    each = ids.shape[2]
-    if matrix:
-        return _reduce(setting, path, layer, scale, dtype, summed, "use", turns.ticks * each)
-    # Vectors of all layers of a piece are summed together, behind the layers' loop.
-    return _reduce(setting, path, layer, scale * each, dtype, summed, "use", turns.ticks)
+    # Vectors (and routers) of all layers of a piece are summed together, behind the layers' loop.
+    each = setting.config.model.num_layers - setting.config.model.num_stacked
+    times = turns.table
+    if in_layers(spec):
+        ids = place.layer_ids(setting.config.model.num_stacked)
+        assert ids is not None
+        each, times = ids.shape[2], turns.ticks
+    if not matrix:
+        scale, each = scale * each, 1
+    return _reduce(setting, path, layer, scale, dtype, summed, "use", times * each)
 
 
 def _once(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
@@ -152,7 +181,8 @@ def _joined(setting: Setting, path: str, spec: ArraySpec) -> Axes:
     if setting.place.layout.pipeline is None:
         summed = _summed(setting, path, spec)
         return tuple(axis for axis in joined_once(setting.place) if axis in summed)
-    return setting.own_axes + (() if in_layers(spec) else setting.axes["layers"])
+    own = setting.without(setting.own_axes, setting.weight_axes(one_layer(spec), "use"))
+    return own + (() if in_layers(spec) else setting.axes["layers"])
 
 
 def _end(setting: Setting, path: str) -> int:
@@ -162,6 +192,12 @@ def _end(setting: Setting, path: str) -> int:
 def _token_axes(setting: Setting, path: str) -> Axes:
     """The axes of the activation dims that a gradient is summed over."""
     axes = setting.axes
+    if "/experts/" in path:
+        return expert_axes(setting).tokens
+    if "/router/" in path:
+        return axes["batch"] + axes["stream"]
+    if setting.config.model.latent is not None and "attention/" in path:
+        return axes["batch"] + axes["length"]
     if path.endswith(("query_norm/scale", "key_norm/scale")):
         return axes["batch"] + axes["length"] + axes["heads" if "query" in path else "kv_heads"]
     if "norm/" in path or path.endswith(("output_bias", "down_bias")):

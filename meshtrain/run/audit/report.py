@@ -10,7 +10,7 @@ from meshtrain.audit.collectives import Found, read_collectives
 from meshtrain.audit.compile import CPU_CANNOT_TELL, compile_step
 from meshtrain.audit.copies import Copy, large_copies
 from meshtrain.audit.hlo import parse_module
-from meshtrain.audit.ledger import Ledger, make_ledger
+from meshtrain.audit.ledger import Ledger, at_even_load, make_ledger
 from meshtrain.audit.overlap import module_flops
 from meshtrain.cost.cluster import Cluster
 from meshtrain.cost.memory import predict_memory
@@ -69,7 +69,7 @@ def make_audit_report(
     assert text is not None
     assert memory is not None
     module = parse_module(text)
-    found = read_collectives(module, place.axis_sizes, declared.pipeline is not None)
+    found = at_even_load(read_collectives(module, place.axis_sizes, declared.pipeline is not None), planned)
     tokens = config.global_batch * config.data.length / num_devices
     library = ATTENTION_CALL in text
     model_flops = model_flops_per_token(config.model, config.data.length)

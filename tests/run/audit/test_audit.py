@@ -42,6 +42,7 @@ def test_on_cpu_devices(tmp_path: Path) -> None:
     sums = [line for line in found["ledger"] if line["why"].startswith("stream out of") and line["status"] != "missing"]
     assert {line["kind"] for line in sums} == {"all_reduce"}
     assert found["found_wire_bytes"] > 0
+    assert [line.partition(":")[0] for line in found["exceeded"]] == ["bytes sent in a step"]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,7 @@ def test_on_cpu_devices(tmp_path: Path) -> None:
         ([*RUN, "--gpus", "8"], "--cluster: missing"),
         ([*RUN, *ON[:2]], "--gpus: missing"),
         ([*RUN, *ON, "--backend", "tpu"], "not one of gpu, cpu"),
+        ([*RUN, *ON[:3], "4096", "--backend", "cpu"], "2,048 would"),
         (["configs/layouts/tensor.py"], "did you mean --layout"),
     ],
 )
