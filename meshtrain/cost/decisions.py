@@ -1,4 +1,4 @@
-"""The order of decisions, each with the inequality that decided it: data, ZeRO, tensor, pipeline, context.
+"""The order of decisions, each with the inequality that decided it: data, ZeRO, tensor, pipeline, context, experts.
 
     1 state and activations fit one device       -> data parallelism
     2 state does not fit                         -> ZeRO-1, 2, 3 over the outermost axis
@@ -6,22 +6,27 @@
       no fit, or its exchange is not hidden
     4 still                                      -> pipeline stages across nodes; at once where there are no fast links
     5 still, with long rows                      -> context parallelism outside tensor
+    6 a mixture of experts                       -> experts dealt out, where that fits better or is faster: inside the
+                                                    fast links or over the network, with the tensor axis or without
 
 A step is taken where the ones before leave no layout that fits, or none that does not wait: more than WAITS of its time
 for the exchange of weights and gradients, or more than IDLE of it for other stages.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from meshtrain.cost.choice import Choice, Sizes
+from meshtrain.cost.choice import Choice
 from meshtrain.cost.search import NO_STAGE, Found, Search, Where
 from meshtrain.cost.state import per_parameter
+from meshtrain.cost.verdict import describe, just, seconds, waiting, waits
 from meshtrain.errors import InputError
 from meshtrain.layout.words import plural, size_text
 from meshtrain.model.flops import count_parameters
 
-WAITS = 0.25
-IDLE = 0.25
+FASTER = 0.98  # of a step's time, below which it is worth dealing experts out
+FEW = 2  # layouts with experts that are asked for at a time
 LONG = 32768  # tokens of a row from which on its length is cut
 MOST_DEVICES = 64  # times as many, when asked what would help
 
@@ -53,12 +58,14 @@ def decide(search: Search) -> Outcome:
         step()
         if order.good:
             break
-    fitting = order.good or sorted(order.fitting, key=lambda found: found.time.seconds)
+    if search.task.config.model.moe is not None:
+        order.experts()
+    fitting = order.good or sorted([*order.fitting, *order.waiting()], key=lambda found: found.time.seconds)
     if not fitting:
         raise InputError(nothing_fits(search))
     if not order.good:
         text = "no layout is free of long waits; the fastest that fits is taken"
-        order.decisions.append(Decision(6, "What is left", (text,), describe(fitting[0].choice)))
+        order.decisions.append(Decision(len(order.decisions) + 1, "What is left", (text,), describe(fitting[0].choice)))
     return Outcome(fitting[0], tuple(order.decisions), tuple(fitting))
 
 
@@ -71,6 +78,7 @@ class _Order:
         self.good: list[Found] = []
         self.fitting: list[Found] = []
         self.tensor_parts = 1
+        self.late: list[Where] = []  # kinds of which all wait too long; whether any of them fits was not asked
 
     def data(self) -> None:
         """1: everything on each device."""
@@ -84,7 +92,7 @@ class _Order:
             f" {'<=' if state <= task.usable else '>'} {size_text(task.usable)} usable of"
             f" {size_text(task.cluster.memory.value)}"
         ]
-        self._close(1, "Does all of it fit one GPU?", said, lambda c: _is(c.sizes, 1, 1, 1) and c.zero < 1)
+        self._close(1, "Does all of it fit one GPU?", said, lambda c: _is(c, 1, 1, 1) and c.zero < 1)
 
     def zero(self) -> None:
         """2: classes of the state in parts, one after the other."""
@@ -92,7 +100,7 @@ class _Order:
         for stage in (1, 2, 3):
 
             def where(choice: Choice, stage: int = stage) -> bool:
-                return _is(choice.sizes, 1, 1, 1) and choice.zero in (stage, NO_STAGE)
+                return _is(choice, 1, 1, 1) and choice.zero in (stage, NO_STAGE)
 
             if self._try(said, f"ZeRO-{stage}", where):
                 break
@@ -109,7 +117,7 @@ class _Order:
         for number in sizes:
 
             def where(choice: Choice, number: int = number) -> bool:
-                return _is(choice.sizes, 1, 1, number)
+                return _is(choice, 1, 1, number)
 
             if self._try(said, f"tensor={number}", where):
                 break
@@ -128,7 +136,7 @@ class _Order:
         """4: the stack of layers in pieces."""
         tensor = self.tensor_parts
         self._close(
-            4, "Does it fit in stages?", [], lambda c: c.sizes.stage > 1 and c.sizes[2:] == (1, tensor), "stages"
+            4, "Does it fit in stages?", [], lambda c: c.sizes.stage > 1 and _is(c, c.sizes.stage, 1, tensor), "stages"
         )
 
     def context(self) -> None:
@@ -138,7 +146,88 @@ class _Order:
             said = f"{length:,} tokens < {LONG:,}: rows are not long, and shards of them would be short"
             self._add(5, "Are rows too long?", [said])
             return
-        self._close(5, "Are rows too long?", [], lambda c: c.sizes.context > 1 and c.sizes.tensor == tensor, "context")
+
+        def where(choice: Choice) -> bool:
+            return choice.sizes.context > 1 and choice.sizes.tensor == tensor and choice.expert_parts == 1
+
+        self._close(5, "Are rows too long?", [], where, "context")
+
+    def experts(self) -> None:
+        """6: experts dealt out, on meshes like the one that was found without, or on those of each step in turn."""
+        said, before, number = [self._of_experts()], self.good, self.tensor_parts
+        kinds: list[tuple[str, Where]] = [
+            ("data parallelism", lambda c: c.sizes[1:] == (1, 1, 1)),
+            (f"tensor={number}", lambda c: c.sizes[1:] == (1, 1, number) and number > 1),
+            ("stages", lambda c: c.sizes.stage > 1 and c.sizes[2:] == (1, 1)),
+            (f"stages and tensor={number}", lambda c: c.sizes.stage > 1 and c.sizes[2:] == (1, number) and number > 1),
+            ("context", lambda c: c.sizes.context > 1 and c.sizes.tensor == number),
+        ]
+        if before:
+            sizes = before[0].choice.sizes
+            kinds = [("the same mesh", lambda c: c.sizes == sizes)]
+        for name, kind in kinds:
+            good = [*self._near(said, name, kind), *self._far(said, name, kind)]
+            if good:
+                self.good = sorted(good, key=lambda found: found.time.seconds)
+                break
+        if before and self.good is not before and self.good[0].time.seconds > FASTER * before[0].time.seconds:
+            said.append(
+                f"{seconds(self.good[0])} > {FASTER:g} x {before[0].time.seconds:.3g} s without: experts stay with the"
+                " other weights of their layers"
+            )
+            self.good = before
+        self._add(6, "Where do the experts live?", said)
+
+    def _of_experts(self) -> str:
+        """By model: how much of it experts are."""
+        model = self.task.config.model
+        assert model.moe is not None
+        count, others = self.search.parameters
+        state = per_parameter(self.task.config).total * count
+        return (
+            f"experts have {count / (count + others):.0%} of the parameters, {size_text(state)} with gradients, masters"
+            f" and moments; a token meets {model.moe.top_k} of {model.moe.num_experts}"
+        )
+
+    def _near(self, said: list[str], name: str, kind: Where) -> list[Found]:
+        fast = self.task.cluster.fast_gpus
+        name = f"{name}, experts inside the fast links (at most {fast})"
+        return self._dealt_out(said, name, kind, lambda c: c.experts.nodes == 1) if fast > 1 else []
+
+    def _far(self, said: list[str], name: str, kind: Where) -> list[Found]:
+        name = f"{name}, experts over the network"
+        return self._dealt_out(said, name, kind, lambda c: c.experts.nodes > 1)
+
+    def _dealt_out(self, said: list[str], name: str, kind: Where, how: Callable[[Any], bool]) -> list[Found]:
+        """The good layouts of a kind whose experts are dealt out so."""
+
+        def where(choice: Choice) -> bool:
+            return kind(choice) and (choice.zero == NO_STAGE or (choice.expert_parts > 1 and how(choice)))
+
+        timed = self.search.timed(where)
+        free = [(choice, time) for choice, time in timed if not waiting(choice, time)]
+        if timed and not free:
+            choice, time = timed[0]
+            said.append(f"{name}: all wait too long; the fastest, {describe(choice)}: {waiting(choice, time)}")
+            self.late.append(where)
+            return []
+        good = self.search.fitting(FEW, free)
+        if good:
+            said.append(f"{name}: {self._fits(good[0])}")
+            return good
+        said.append(f"{name}: {self._refusal(where)}")
+        return []
+
+    def waiting(self) -> list[Found]:
+        """Of the kinds that were passed over for waiting too long, what fits."""
+        return [found for where in self.late for found in self.search.fastest(1, where)]
+
+    def _fits(self, best: Found) -> str:
+        usable = self.task.usable
+        return (
+            f"{describe(best.choice)} takes {size_text(best.memory.peak)} <= {size_text(usable)}, {seconds(best)} a"
+            f" step{just(best, usable)}"
+        )
 
     def _close(self, number: int, title: str, said: list[str], where: Where, name: str = "data parallelism") -> None:
         self._try(said, name, where)
@@ -150,17 +239,13 @@ class _Order:
 
     def _try(self, said: list[str], name: str, where: Where) -> bool:
         """Whether a good layout is among these; what was found is said."""
-        search, task = self.search, self.task
+        search = self.search
         fitting = search.fastest(5, where)
         self.fitting += fitting
         good = [found for found in fitting if not waits(found)]
         if good:
             self.good = good
-            best = good[0]
-            said.append(
-                f"{name}: {describe(best.choice)} takes {size_text(best.memory.peak)} <= {size_text(task.usable)},"
-                f" {seconds(best)} a step{just(best, task.usable)}"
-            )
+            said.append(f"{name}: {self._fits(good[0])}")
         elif fitting:
             best = fitting[0]
             said.append(f"{name}: {describe(best.choice)} takes {size_text(best.memory.peak)}, but {waits(best)}")
@@ -169,7 +254,12 @@ class _Order:
         return bool(good)
 
     def _refusal(self, where: Where) -> str:
-        found = self.search.smallest(where)
+        likely, usable = self.search.likely_smallest(where), size_text(self.task.usable)
+        if self.task.config.model.moe is not None and likely:  # (whose layers take longer to trace)
+            choice = min(likely[:6], key=self.search.least)
+            if (least := self.search.least(choice)) > self.task.usable:
+                return f"more than {size_text(least)} > {usable} usable ({describe(choice)}; without activations)"
+        found = self.search.smallest(where, tries=1 if self.task.config.model.moe else 6)
         if found is None:
             rows = self.task.global_batch / self.task.num_devices
             if rows < 1:
@@ -188,50 +278,9 @@ def _weights(parts: object) -> int:
     return sum(part.num_bytes for part in parts if part.name in names)  # type: ignore[attr-defined]
 
 
-def _is(sizes: Sizes, stage: int, context: int, tensor: int) -> bool:
-    return sizes[1:] == (stage, context, tensor)
-
-
-def waits(found: Found) -> str:
-    """Why a layout that fits is not taken: what it waits for, and how long; "" for nothing."""
-    time = found.time
-    exchange = time.parts.get("weights", 0.0) + time.parts.get("data", 0.0)
-    if exchange > WAITS * time.seconds:
-        return (
-            f"weights and gradients are waited for {exchange:.3g} s of {time.seconds:.3g} s a step,"
-            f" {exchange / time.seconds:.0%} > {WAITS:.0%}"
-        )
-    idle = time.parts.get("bubble", 0.0)
-    if idle > IDLE * time.seconds:
-        share = f"{idle / time.seconds:.0%} > {IDLE:.0%}"
-        return f"stages are idle {share} of the step ({plural(found.choice.microbatches, 'microbatch')})"
-    return ""
-
-
-def seconds(found: Found) -> str:
-    """`12.3 s (MFU 45 %)`."""
-    return f"{found.time.seconds:.3g} s (MFU {found.time.mfu:.0%})"
-
-
-def just(found: Found, usable: float) -> str:
-    """A warning where little is left."""
-    share = found.memory.peak / usable
-    return f"; just fits: {1 - share:.0%} headroom of what is usable" if share > 0.9 else ""
-
-
-def describe(choice: Choice) -> str:
-    """`data=128 x stage=16 x tensor=8, ZeRO-1, remat none, interleaved x 8, 16 microbatches`."""
-    sizes = [f"{name}={size}" for name, size in zip(Sizes._fields, choice.sizes, strict=True) if size > 1]
-    words = [" x ".join(sizes) or "one GPU"]
-    if choice.zero > 0:
-        words.append(f"ZeRO-{choice.zero}")
-    if choice.remat != "none":
-        words.append(f"remat {choice.remat}")
-    if choice.schedule:
-        words.append(choice.schedule + (f" x {choice.repeats}" if choice.repeats > 1 else ""))
-    if choice.microbatches > 1:
-        words.append(plural(choice.microbatches, "microbatch"))
-    return ", ".join(words)
+def _is(choice: Choice, stage: int, context: int, tensor: int) -> bool:
+    """A choice on such a mesh that leaves experts where the other weights of their layers are."""
+    return choice.sizes[1:] == (stage, context, tensor) and choice.expert_parts == 1
 
 
 def nothing_fits(search: Search) -> str:

@@ -1,60 +1,28 @@
 """What one layer holds on one device: traced from the model's own code at the local sizes, never written down twice.
 
-A placement without devices stands in for the real one: where the model fixes a sharding it changes the length as the
-collective there would (gathered or scattered), so that every array of the trace has the shape of a device's part.
+A placement without devices stands in for the real one (local.py), so that every array of the trace has the shape of a
+device's part.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 from jaxtyping import config as annotations
 
 from meshtrain.cost.liveness import VIEWS, bodies, called, num_bytes, peak_bytes
-from meshtrain.layout import ArraySpec, Layout, Placement, abstract_mesh, map_specs
-from meshtrain.layout.inventory import local_shape
-from meshtrain.layout.mesh import MeshShape
-from meshtrain.model import ModelConfig, MoEConfig, describe
+from meshtrain.cost.local import ExpertCuts, LocalSizes, local_placement, local_weights
+from meshtrain.layout import Placement
+from meshtrain.model import ModelConfig
 from meshtrain.model.block import run_layers
 from meshtrain.model.inputs import make_inputs
-from meshtrain.parallel.pipeline.split import cut
-
-
-@dataclass(frozen=True)
-class LocalSizes:
-    """One device's part of a microbatch: sequences, their positions in attention and MLP, and in the stream."""
-
-    batch: int
-    length: int
-    stream: int
-
-
-@dataclass(frozen=True, eq=False)
-class LocalPlacement(Placement):
-    """One device without rules; `constrain` gives an array the local length of its dims."""
-
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    gpu: bool = False  # whether the tiles of the blockwise kernel are those of a GPU
-
-    @property
-    def platform(self) -> str:
-        """As the kernel asks for it."""
-        return "gpu" if self.gpu else ""
-
-    def constrain(self, x: jax.Array, *dims: str) -> jax.Array:
-        """The part of `x` that a device has under these dims: longer after a gather, shorter after a scatter."""
-        for at, dim in enumerate(dims):
-            size = self.sizes.get(dim, x.shape[at])
-            if size > x.shape[at]:
-                x = jnp.concatenate([x] * (size // x.shape[at]), axis=at)
-            elif size < x.shape[at]:
-                x = jax.lax.slice_in_dim(x, 0, size, axis=at)
-        return x
+from meshtrain.parallel.pipeline.split import Cut, cut
 
 
 @dataclass(frozen=True)
@@ -83,11 +51,11 @@ class LayerMemory:
         """Bytes that one layer keeps."""
         return sum(array.num_bytes for array in self.saved)
 
-    def scaled(self, double: "LayerMemory", tokens: float) -> "LayerMemory":
-        """For `tokens` times as many tokens: from this memory and that of twice its tokens, along a straight line."""
+    def scaled(self, double: "LayerMemory", rows: int) -> "LayerMemory":
+        """For so many rows: from this memory of one and that of two, along a straight line."""
 
         def grown(one: int, two: int) -> int:
-            return round(one + (two - one) * (tokens - 1))
+            return one + (two - one) * (rows - 1)
 
         arrays = (
             replace(a, num_bytes=grown(a.num_bytes, b.num_bytes))
@@ -96,53 +64,20 @@ class LayerMemory:
         return LayerMemory(tuple(arrays), grown(self.forward, double.forward), grown(self.backward, double.backward))
 
 
-def local_model(model: ModelConfig, place: Placement) -> ModelConfig:
-    """The model whose whole is one device's part of this one: heads and widths as the layout cuts them."""
-    kv = ArraySpec((model.num_kv_heads,), np.dtype(np.float32), ("kv_heads",))
-    return replace(
-        model,
-        num_layers=2 * len(model.window_layers),
-        num_heads=model.num_heads // place.num_shards("heads", "use"),
-        num_kv_heads=local_shape(place, "activations", kv)[0],
-        mlp=model.mlp // place.num_shards("mlp", "use"),
-        moe=local_experts(model, place),
-    )
-
-
-def local_experts(model: ModelConfig, place: Placement) -> MoEConfig | None:
-    """One device's experts, in every layer: the few dense layers of a model count as layers with experts."""
-    if model.moe is None:
-        return None
-    number = model.moe.num_experts // place.num_shards("expert", "use")
-    return replace(
-        model.moe,
-        num_experts=number,
-        top_k=min(model.moe.top_k, number),
-        mlp=model.moe.mlp // place.num_shards("expert_mlp", "use"),
-        num_groups=1,
-        top_groups=1,
-        first_dense=0,
-        every=1,
-    )
-
-
-def local_sizes(place: Placement, rows: int, length: int) -> LocalSizes:
-    """For `rows` sequences on each device."""
-    return LocalSizes(rows, length // place.num_shards("length"), length // place.num_shards("stream"))
-
-
 @cache
 def layer_memory(
-    model: ModelConfig, sizes: LocalSizes, remat: str, dtype: np.dtype, packed: bool, cudnn: bool
-) -> LayerMemory:
+    model: ModelConfig, sizes: LocalSizes, remat: str, dtype: np.dtype, packed: bool, cudnn: bool,
+    experts: ExpertCuts | None = None,
+) -> LayerMemory:  # fmt: skip
     """The memory of one layer of a model of local sizes (`local_model`), from a trace of its forward and backward.
 
     cudnn: attention is cuDNN's kernel, of which our own stands in: that one holds no scores, its results have no names,
     so that no remat policy keeps them, and without remat its output is kept twice, as it comes and masked.
     """
     with _lengths_change():
-        jaxpr = jax.make_jaxpr(_backward(model, sizes, remat, not cudnn))(
-            *_arguments(model, sizes, dtype, packed or not cudnn)
+        place = local_placement(sizes, remat, not cudnn, experts)
+        jaxpr = jax.make_jaxpr(_backward(model, place))(
+            *_arguments(model, sizes, dtype, packed or not cudnn, experts)
         ).jaxpr
     num = model.num_layers // len(model.window_layers)
     shape = (sizes.batch, sizes.stream, model.embed)
@@ -162,11 +97,18 @@ def layer_memory(
 
 
 @cache
-def tape_bytes(model: ModelConfig, sizes: LocalSizes, remat: str, dtype: np.dtype) -> int:
-    """Bytes that one layer's backward pass leaves for its weight gradients, where a schedule makes those later."""
+def tape_bytes(
+    model: ModelConfig, sizes: LocalSizes, remat: str, dtype: np.dtype, experts: ExpertCuts | None = None
+) -> int:
+    """Bytes that one layer's backward pass leaves for its weight gradients, where a schedule makes those later.
+
+    Of what the cut hands over, what the later half does something with: the compiler drops the rest.
+    """
+    place = local_placement(sizes, remat, False, experts)
+    halves: list[Cut] = []
 
     def tape(weights: Any, x: Any, batch: Any) -> Any:
-        y, transpose = jax.vjp(_layers(model, sizes, remat, batch, gpu=False), weights, x)
+        y, transpose = jax.vjp(_layers(model, place, batch), weights, x)
         residuals, form = jax.tree.flatten(transpose)
 
         def whole(*arguments: jax.Array) -> list[jax.Array]:
@@ -174,11 +116,14 @@ def tape_bytes(model: ModelConfig, sizes: LocalSizes, remat: str, dtype: np.dtyp
             return [*jax.tree.leaves(of_weights), of_x]
 
         later = [False] * len(jax.tree.leaves(weights))
-        return cut(whole, [*residuals, y], [*later, True]).now(*residuals, y)[1]
+        halves.append(cut(whole, [*residuals, y], [*later, True]))
+        return halves[0].now(*residuals, y)[1]
 
     with _lengths_change():
-        kept = jax.eval_shape(tape, *_arguments(model, sizes, dtype, packed=True))
-    return sum(num_bytes(form) for form in jax.tree.leaves(kept)) // model.num_layers
+        kept = jax.eval_shape(tape, *_arguments(model, sizes, dtype, True, experts))
+        later = jax.make_jaxpr(halves[0].later)(kept).jaxpr
+    used = partial_eval.dce_jaxpr(later, [True] * len(later.outvars))[1]
+    return sum(num_bytes(v.aval) for v, is_used in zip(later.invars, used, strict=True) if is_used) // model.num_layers
 
 
 @contextmanager
@@ -195,29 +140,29 @@ def _lengths_change() -> Iterator[None]:
 CUDNN_UNNAMED = ("attention_out", "attention_lse")
 
 
-def _arguments(model: ModelConfig, sizes: LocalSizes, dtype: np.dtype, packed: bool) -> tuple[Any, Any, Any]:
+def _arguments(
+    model: ModelConfig, sizes: LocalSizes, dtype: np.dtype, packed: bool, experts: ExpertCuts | None
+) -> tuple[Any, Any, Any]:
     """Weights of the layers, their input and a batch, as shapes."""
-    weights = map_specs(lambda spec: jax.ShapeDtypeStruct(spec.shape, dtype), describe(model)["layers"])
+    weights = local_weights(model, experts.parts() if experts else {}, dtype)
     x = jax.ShapeDtypeStruct((sizes.batch, sizes.stream, model.embed), dtype)
     rows = jax.ShapeDtypeStruct((sizes.batch, sizes.length), jnp.int32)
     batch = {"positions": rows, "index_B": jax.ShapeDtypeStruct((sizes.batch,), jnp.uint32)}
     return weights, x, batch | ({"segments": rows} if packed else {})
 
 
-def _backward(model: ModelConfig, sizes: LocalSizes, remat: str, gpu: bool) -> Any:
+def _backward(model: ModelConfig, place: Placement) -> Any:
     """The function (weights, x, batch) -> gradients, of the stack of layers on one device."""
 
     def backward(weights: Any, x: Any, batch: Any) -> Any:
-        y, transpose = jax.vjp(_layers(model, sizes, remat, batch, gpu), weights, x)
+        y, transpose = jax.vjp(_layers(model, place, batch), weights, x)
         return transpose(y)
 
     return backward
 
 
-def _layers(model: ModelConfig, sizes: LocalSizes, remat: str, batch: Any, gpu: bool) -> Any:
+def _layers(model: ModelConfig, place: Placement, batch: Any) -> Any:
     """The function (weights, x) -> x of the stack of layers on one device."""
-    lengths = dict(length=sizes.length, stream=sizes.stream)
-    place = LocalPlacement(Layout(MeshShape({}), remat=remat), abstract_mesh({}), lengths, gpu)
     given = make_inputs(batch, model, place, jax.random.key(0) if model.dropout else None)
     return lambda weights, x: run_layers(weights, x, model, given)[0]
 

@@ -2,6 +2,8 @@
 
 Follows what a fusing compiler does: element-wise work, broadcasts and slices live in registers and only what a matrix
 product, a loop or a result needs is a buffer; a buffer dies after its last use, and element-wise work may overwrite it.
+Products of rows with the matrix of their group are dense for GPUs: of the rows once for each group, beside each
+other, with zeros for those of other groups.
 """
 
 import math
@@ -14,7 +16,8 @@ import numpy as np
 # Ops whose operands and results are buffers. All others are fused into whoever reads them.
 HEAVY = {
     "dot_general", "conv_general_dilated", "gather", "scatter", "scatter-add", "sort", "top_k", "cumsum", "scan",
-    "while", "cond", "ragged_dot", "ragged_dot_general", "custom_call", "ffi_call", "shard_map",
+    "while", "cond", "ragged_dot", "ragged_dot_general", "custom_call", "ffi_call", "all_to_all", "ragged_all_to_all",
+    "all_gather", "reduce_scatter", "psum",
 }  # fmt: skip
 # The same bytes under another shape or name.
 VIEWS = {
@@ -28,6 +31,7 @@ VIEWS = {
     "reduce_precision",
 }
 REDUCTIONS = ("reduce_", "argmax", "argmin")
+EXPANDED = 0  # the number of the one buffer for all rows that stand once for each group
 
 
 @dataclass
@@ -38,6 +42,8 @@ class _Walk:
     made: dict[int, int] = field(default_factory=dict)  # buffer -> number of the op that makes it
     last: dict[int, int] = field(default_factory=dict)  # buffer -> number of the last op that reads it
     inner: dict[int, int] = field(default_factory=dict)  # number of an op -> bytes that it holds inside
+    expanded: dict[int, int] = field(default_factory=dict)  # rows once for each group, for sums over rows: bytes
+    summed: int = 0  # number of the first op that sums rows
     number: int = 0
 
 
@@ -74,13 +80,44 @@ def _run(jaxpr: Any, buffers: dict[int, frozenset[int]], heavy: set[int], walk: 
             continue
         walk.number += 1
         read = frozenset().union(*(buffers.get(id(v), frozenset()) for v in eqn.invars))
+        name = eqn.primitive.name
+        if name == "ragged_dot_general":
+            read = _expand(eqn, read, walk)
         for buffer in read:
             walk.last[buffer] = walk.number
-        name = eqn.primitive.name
         if name in ("scan", "while", "cond"):
             walk.inner[walk.number] = max((peak_bytes(body, results=name == "scan") for body in bodies(eqn)), default=0)
         for v in eqn.outvars:
             buffers[id(v)] = _made(v, eqn, read, heavy, walk)
+
+
+def _expand(eqn: Any, read: frozenset[int], walk: _Walk) -> frozenset[int]:
+    """The rows of a product by groups, once for each group; returns the buffers that are read here.
+
+    Read off H100 programs: a product of rows has them while it runs. Sums over rows (gradients of weights) follow each
+    other, the rows of all their operands are there from the first to the last, and what they are made of is not.
+    """
+    num_groups = _num_groups(eqn)
+    if num_groups == 1:
+        return read
+    if not _sums_rows(eqn):
+        walk.inner[walk.number] = num_groups * num_bytes(eqn.invars[0].aval)
+        return read
+    walk.summed = walk.summed or walk.number
+    walk.expanded |= {id(operand): num_groups * num_bytes(operand.aval) for operand in eqn.invars[:2]}
+    walk.sizes[EXPANDED], walk.made[EXPANDED] = sum(walk.expanded.values()), walk.summed + 1
+    for buffer in read:
+        walk.last[buffer] = max(walk.last.get(buffer, 0), walk.summed)
+    return frozenset((EXPANDED,))
+
+
+def _num_groups(eqn: Any) -> int:
+    return int(eqn.invars[2].aval.shape[-1])
+
+
+def _sums_rows(eqn: Any) -> bool:
+    dims = eqn.params["ragged_dot_dimension_numbers"]
+    return dims.lhs_ragged_dimensions[0] in dims.dot_dimension_numbers[0][0]
 
 
 def _made(v: Any, eqn: Any, read: frozenset[int], heavy: set[int], walk: _Walk) -> frozenset[int]:
@@ -103,6 +140,8 @@ def _needed_by_heavy(jaxpr: Any) -> Iterator[int]:
     for eqn in jaxpr.eqns:
         inner = called(eqn)
         if inner is None:
+            if eqn.primitive.name == "ragged_dot_general" and _sums_rows(eqn) and _num_groups(eqn) > 1:
+                continue  # what makes its operands makes them once for each group at once
             if eqn.primitive.name in HEAVY:
                 yield from (id(v) for v in eqn.invars)
             continue
@@ -113,7 +152,8 @@ def _needed_by_heavy(jaxpr: Any) -> Iterator[int]:
 
 
 def called(eqn: Any) -> Any:
-    """The jaxpr that an op runs once, as if it stood there (jit, remat, custom derivatives); None for all others."""
+    """The jaxpr that an op runs once, as if it stood there (jit, remat, custom derivatives, a shard_map of arrays that
+    are one device's parts already); None for all others."""
     if eqn.primitive.name in HEAVY:
         return None
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):

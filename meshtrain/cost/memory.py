@@ -6,12 +6,15 @@ buffers that a loop fills are there from the start of the step; only what one la
 comes and goes, so the peak is all that is kept and the largest of those.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
-from meshtrain.cost.layer import LayerMemory, LocalSizes, Saved, layer_memory, local_model, local_sizes, tape_bytes
+from meshtrain.cost.layer import LayerMemory, Saved, layer_memory, tape_bytes
+from meshtrain.cost.local import ExpertCuts, LocalSizes, local_model, local_sizes
+from meshtrain.cost.products import layer_products
+from meshtrain.cost.split import dense_rows
 from meshtrain.cost.state import state_bytes, weights_of
 from meshtrain.layout import ArraySpec, Placement
 from meshtrain.layout.inventory import Named, local_bytes, local_shape
@@ -23,8 +26,8 @@ from meshtrain.step import StepConfig
 from meshtrain.step.pipeline import pipeline_table
 
 F32 = 4
-PROBE = 2048  # tokens of the shorter row
 BLOCKWISE = ("gather", "ring", "usp")  # exchanges that compute with our own kernel
+CUT_DIMS = ("heads", "kv_heads", "mlp", "expert_mlp", "expert")
 TABLES = ("embedding/table", "output/table")
 
 
@@ -71,9 +74,16 @@ def predict_memory(
     """The memory of a training step. `packed`: rows hold several documents. Errors as in `Placement.spec` and
     `Placement.check_batch`.
 
-    quick: a layer is traced for two short rows, and what any number of tokens takes lies on their line; for a search.
+    quick: a layer is traced for one row and for two, and what more take lies on their line; for a search.
     """
     return _Step(config, place, place.check_batch(global_batch), length, packed, quick).memory(global_batch)
+
+
+def least_memory(config: StepConfig, place: Placement, global_batch: int, length: int) -> int:
+    """Bytes that a step takes at least: of what its layers keep only their inputs, and the results of the products
+    that a remat policy keeps; nothing is traced. For a search."""
+    step = _Step(config, place, place.check_batch(global_batch), length, False, True)
+    return step.state() + sum(part.num_bytes for part in step.weights()) + step.least_activations()
 
 
 @dataclass(frozen=True)
@@ -92,18 +102,36 @@ class _Step:
         per_device = global_batch // self.place.num_shards("batch")
         batch = per_device * (self.length // self.place.num_shards("length")) * F32 * (4 if self.packed else 3)
         parts = [
-            Part("optimizer state", state_bytes(self.config, self.place)["optimizer"], what="masters and moments"),
+            Part("optimizer state", self.state(), what="masters and moments"),
             Part("batch", batch),
-            *self._weights(),
+            *self.weights(),
             *self._activations(layer),
             *(self._pipeline() if self.place.layout.pipeline else ()),
             Part("loss", self._loss(), transient=True, what="logits of one chunk and their gradient"),
-            *self._experts(layer),
             Part("layer", layer.backward, transient=True, what="one layer's backward pass"),
         ]
         return Memory(tuple(part for part in parts if part.num_bytes), layer.saved)
 
-    def _weights(self) -> list[Part]:
+    def state(self) -> int:
+        """Masters, moments and counters."""
+        return state_bytes(self.config, self.place)["optimizer"]
+
+    def least_activations(self) -> int:
+        """Inputs of layers, results of products, and the rows of one product of a device's experts."""
+        model, place = self.config.model, self.place
+        sizes = local_sizes(place, self.rows, self.length)
+        tokens, remat = sizes.batch * sizes.length, place.layout.remat
+        elements = float(sizes.batch * sizes.stream * model.embed)
+        if remat in ("dots", "none"):
+            cuts = {dim: place.num_shards(dim, "use") for dim in CUT_DIMS}
+            products = [p for p in layer_products(model, cuts, tokens) if not (p.down or p.routed)]
+            elements += sum(p.tokens * p.outer * p.share for p in products)
+        elements *= self._layers_at_once()
+        if model.moe is not None and not place.layout.experts.capacity_factor:
+            elements += tokens * model.moe.top_k * dense_rows(place, model) * model.embed
+        return int(elements) * self._size
+
+    def weights(self) -> list[Part]:
         """The copy that computes, its gradients, and the sums of gradients over microbatches."""
         place, weights = self.place, weights_of(self.config, 1)
         layers, tables = _split(weights.params)
@@ -160,15 +188,17 @@ class _Step:
     def _layer(self) -> LayerMemory:
         model, precision = local_model(self.config.model, self.place), self.config.precision
 
+        experts = ExpertCuts.of(self.place, self.config.model)
+
         def traced(sizes: LocalSizes) -> LayerMemory:
-            return layer_memory(model, sizes, self.place.layout.remat, precision.dtype, self.packed, self._cudnn())
+            remat = self.place.layout.remat
+            return layer_memory(model, sizes, remat, precision.dtype, self.packed, self._cudnn(), experts)
 
         sizes = local_sizes(self.place, self.rows, self.length)
-        if not self.quick or sizes.length <= PROBE:
+        if not self.quick or sizes.batch <= 2:
             return traced(sizes)
-        cut = sizes.length // sizes.stream
-        one, two = (traced(LocalSizes(1, num, num // cut)) for num in (PROBE, 2 * PROBE))
-        return one.scaled(two, sizes.batch * sizes.length / PROBE)
+        one, two = (traced(replace(sizes, batch=number)) for number in (1, 2))
+        return one.scaled(two, sizes.batch)
 
     def _cudnn(self) -> bool:
         """Whether attention is cuDNN's kernel on a GPU."""
@@ -184,21 +214,6 @@ class _Step:
             Part("saved activations", layer.saved_bytes * layers),
             Part("copy of saved", copied * layers, transient=True, what="gathered inputs, put into another order"),
         ]
-
-    def _experts(self, layer: LayerMemory) -> list[Part]:
-        """Buffers of tokens from other devices: without a capacity made for the case that all of them come here."""
-        moe, parts = self.config.model.moe, self.place.num_shards("expert", "use")
-        if moe is None or parts == 1:
-            return []
-        sizes, local = local_sizes(self.place, self.rows, self.length), local_model(self.config.model, self.place)
-        assert local.moe is not None
-        pairs = sizes.batch * sizes.length * local.moe.top_k
-        arrays = sum(array.num_bytes for array in layer.saved if array.shape[0] == pairs)
-        capacity = self.place.layout.experts.capacity(sizes.length, moe.top_k, moe.num_experts)
-        slots = pairs if capacity is None else sizes.batch * capacity * local.moe.num_experts
-        rows = slots * parts  # a device's experts take in the tokens of all that share them out
-        more = arrays * max(rows - pairs, 0) // pairs
-        return [Part("expert slots", more * self._layers_at_once(), what="rows for tokens of other devices")]
 
     def _layers_at_once(self) -> int:
         """Layers whose activations are kept together: all, or those of a pipeline's piece."""
@@ -224,11 +239,13 @@ class _Step:
         tape = 0
         if num_tape:
             model = local_model(self.config.model, self.place)
-            of_layer = tape_bytes(model, sizes, self.place.layout.remat, self.config.precision.dtype)
-            tape = num_tape * self._layers_at_once() * of_layer
+            experts = ExpertCuts.of(self.place, self.config.model)
+            of_layer = tape_bytes(model, sizes, self.place.layout.remat, self.config.precision.dtype, experts)
+            tape = self._layers_at_once() * of_layer
         return [
             Part("pipeline slots", (max(num_x, 1) + max(num_dy, 1) + 2) * slot),
-            Part("pipeline tape", tape, what="for weight gradients that wait"),
+            Part("pipeline tape", num_tape * tape, what="for weight gradients that wait"),
+            Part("tape at work", tape, transient=True, what="of one microbatch, before it has its slot"),
         ]
 
 

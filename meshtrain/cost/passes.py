@@ -88,7 +88,8 @@ class Step:
 def layer_passes(step: Step) -> Passes:
     """An average layer's passes."""
     split, software = step.split, step.software
-    products = layer_products(step.model, split.cuts, step.tokens)
+    rows = split.routed if software.groups_rows else split.dense
+    products = layer_products(step.model, split.cuts, step.tokens, rows)
     matmul = sum(step.seconds(product) for product in products)
     attention, attention_flops = _attention(step)
     memory = _elementwise_bytes(step) / step.memory
@@ -101,6 +102,8 @@ def layer_passes(step: Step) -> Passes:
     backward = plus((1, {"products": matmul, "attention": attention[1], "memory": 2 * memory}), (1, others))
     weight: Parts = {"products": matmul}
     redone, redone_flops = _redone(step, products, (attention[0], attention_flops), memory, tensor)
+    if split.remat in ("dots", "names", "full"):  # tokens are sent to their experts again; results need not come back
+        redone = plus((1, redone), (0.5, experts))
     host = software.host_layer + 2 * (split.tensor.size > 1) * software.host_collective
     _wait(forward, host)
     _wait(backward, host, beside=matmul)
@@ -166,8 +169,13 @@ def _elementwise_bytes(step: Step) -> float:
     model, split = step.model, step.split
     norms = 4 if model.post_norms else 2
     stream = (2 * norms + 3 * 2) * model.embed / (split.tensor.size if split.sequence else 1)
-    width = model.moe.top_k * model.moe.mlp if model.moe else model.mlp
-    hidden = (3 if model.gated else 2) * width / split.cuts.get("mlp", 1)
+    hidden = (3 if model.gated else 2) * model.mlp / split.cuts.get("mlp", 1)
+    if model.moe:
+        routed = model.moe.top_k * split.routed
+        width = routed * model.moe.mlp / split.cuts.get("expert_mlp", 1)
+        width += model.moe.num_shared * model.moe.mlp / split.cuts.get("mlp", 1)
+        # Tokens are sorted by their experts, and results back, once more for each hop.
+        hidden = (3 if model.gated else 2) * width + 4 * (len(split.hops) + 1) * routed * model.embed
     heads = model.num_heads * model.head_dim / split.cuts.get("heads", 1)
     keys = max(model.num_kv_heads / split.cuts.get("kv_heads", 1), 1) * model.head_dim
     moved = 2 * (heads + keys) if model.positions == "rotary" else 0
@@ -215,8 +223,9 @@ def _experts(step: Step) -> Parts:
     split, moe = step.split, step.model.moe
     if moe is None or split.experts.size == 1:
         return {}
-    sent = moe.top_k * _activation_bytes(step) / (split.tensor.size if split.sequence else 1)
-    one = collective_seconds("all_to_all", sent, split.experts, step.cluster)
+    sent = moe.top_k * _activation_bytes(step) * split.routed
+    hops = split.hops or (split.experts,)
+    one = sum(collective_seconds("all_to_all", sent, group, step.cluster) for group in hops)
     return {"experts": 2 * one * step.model.num_moe_layers / step.model.num_layers}
 
 

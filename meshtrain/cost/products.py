@@ -39,7 +39,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """[tokens, inner] x [inner, outer] on one device, `experts` of them side by side; `share` of the layers have it."""
+    """[tokens, inner] x [inner, outer] on one device, `experts` of them side by side; `share` of the layers have it.
+
+    routed: whether only the tokens that chose an expert go through it."""
 
     part: str
     tokens: float
@@ -48,6 +50,7 @@ class Product:
     experts: float
     share: float
     down: bool
+    routed: bool = False
 
     @property
     def flops(self) -> float:
@@ -74,8 +77,12 @@ def _matrix(path: str, spec: ArraySpec) -> Matrix:
     return Matrix(path.split("/")[-2], tuple(rest[:inner]), tuple(rest[inner:]), layers[1], experts)
 
 
-def layer_products(model: ModelConfig, cuts: Mapping[str, int], tokens: float) -> tuple[Product, ...]:
-    """The products of an average layer on a device that holds `tokens` of a microbatch, weights cut as `cuts` says."""
+def layer_products(
+    model: ModelConfig, cuts: Mapping[str, int], tokens: float, routed: float = 1.0
+) -> tuple[Product, ...]:
+    """The products of an average layer on a device that holds `tokens` of a microbatch, weights cut as `cuts` says.
+
+    routed: rows of the device's experts for each pair of one of its tokens and an expert (`Split.routed`)."""
     found: dict[tuple[str, Dims, bool, int, int], float] = {}
     for matrix in matrices(model):
         key = (matrix.part, matrix.contracted, matrix.down, matrix.layers, matrix.experts)
@@ -83,9 +90,9 @@ def layer_products(model: ModelConfig, cuts: Mapping[str, int], tokens: float) -
     products = []
     for (part, contracted, down, layers, experts), outer in found.items():
         held = experts / cuts.get("expert", 1) if experts else 1.0
-        top_k = model.moe.top_k if experts and model.moe else 1
-        inner = _size(contracted, cuts)
-        products.append(Product(part, tokens * top_k / held, inner, outer, held, layers / model.num_layers, down))
+        rows = tokens * routed * model.moe.top_k if experts and model.moe else tokens
+        inner, share = _size(contracted, cuts), layers / model.num_layers
+        products.append(Product(part, rows / held, inner, outer, held, share, down, experts > 0))
     return tuple(products)
 
 

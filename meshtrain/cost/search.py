@@ -10,8 +10,8 @@ from functools import cached_property
 
 from meshtrain.cost.choice import AxisNames, Choice, Sizes, choices, meshes
 from meshtrain.cost.cluster import Cluster
-from meshtrain.cost.memory import Memory, predict_memory
-from meshtrain.cost.state import PerParameter, per_parameter
+from meshtrain.cost.memory import Memory, least_memory, predict_memory
+from meshtrain.cost.state import PerParameter, count_expert_parameters, per_parameter
 from meshtrain.cost.time import StepTime, step_time
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, Placement, place_abstract
@@ -107,14 +107,18 @@ class Search:
 
     def all(self, where: Where) -> Iterator[Choice]:
         """Candidates of the meshes, and of the choices on them, that `where` takes."""
+        task = self.task
         for sizes in self.sizes:
             if where(Choice(sizes, NO_STAGE)):
-                every = choices(sizes, self.task.config.model, self.task.global_batch)
+                every = choices(sizes, task.config.model, task.global_batch, task.cluster.fast_gpus)
                 yield from (choice for choice in every if where(choice))
 
     @cached_property
-    def _parameters(self) -> int:
-        return count_parameters(self.task.config.model)
+    def parameters(self) -> tuple[int, int]:
+        """How many parameters (experts have, all others have)."""
+        model = self.task.config.model
+        experts = count_expert_parameters(model)
+        return experts, count_parameters(model) - experts
 
     @cached_property
     def _per_parameter(self) -> PerParameter:
@@ -122,9 +126,23 @@ class Search:
 
     def state_bytes(self, choice: Choice) -> float:
         """Bytes per device of masters, moments and the copy that computes: less than any choice takes in all."""
+        return sum(self.kept_bytes(choice))
+
+    def kept_bytes(self, choice: Choice) -> tuple[float, float]:
+        """The same of (experts, all others)."""
         data, stage, context, tensor = choice.sizes
         kept = PerParameter(self._per_parameter.params, 0, self._per_parameter.optimizer)
-        return kept.state_bytes(self._parameters / (stage * tensor), choice.zero, data * context)
+        of_experts, others = self.parameters
+        taken = choice.experts.parts if choice.experts else 1
+        return (
+            kept.state_bytes(of_experts / (stage * tensor * taken), choice.zero, data * context // taken),
+            kept.state_bytes(others / (stage * tensor), choice.zero, data * context),
+        )
+
+    def least(self, choice: Choice) -> int:
+        """Bytes of a device that a choice takes at least, in no time."""
+        task = self.task
+        return least_memory(task.config, task.place(choice), task.global_batch, task.length)
 
     def memory(self, choice: Choice) -> Memory:
         """What a choice holds, quickly."""
@@ -134,9 +152,15 @@ class Search:
 
     def fastest(self, number: int, where: Where, tries: int = 300) -> list[Found]:
         """The fastest candidates that fit, one of each mesh."""
+        return self.fitting(number, self.timed(where), tries)
+
+    def fitting(self, number: int, timed: list[tuple[Choice, StepTime]], tries: int = 300) -> list[Found]:
+        """The first of these that fit, one of each mesh."""
         found: list[Found] = []
-        for choice, time in self.timed(where):
+        for choice, time in timed:
             if any(one.choice.sizes == choice.sizes for one in found):
+                continue
+            if self.least(choice) > self.task.usable:
                 continue
             tries -= 1
             memory = self.memory(choice)
@@ -146,12 +170,16 @@ class Search:
                 break
         return found
 
-    def smallest(self, where: Where, tries: int = 6) -> tuple[Choice, Memory] | None:
-        """The candidate that takes the least memory, of the likeliest; None where there is no candidate."""
+    def likely_smallest(self, where: Where) -> list[Choice]:
+        """Candidates, those first that take little memory."""
         order = ("full", "names", "dots", "none")
-        likely = sorted(
+        return sorted(
             self.all(where), key=lambda c: (order.index(c.remat), self.state_bytes(c), -c.microbatches, c.repeats)
         )
+
+    def smallest(self, where: Where, tries: int = 6) -> tuple[Choice, Memory] | None:
+        """The candidate that takes the least memory, of the likeliest; None where there is no candidate."""
+        likely = self.likely_smallest(where)
         found = [(choice, self.memory(choice)) for choice in likely[:tries]]
         return min(found, key=lambda item: item[1].peak) if found else None
 

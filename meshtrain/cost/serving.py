@@ -2,14 +2,17 @@
 
     fits one GPU, with room for sequences  -> replicas; fits one node -> tensor = its GPUs; else stages = nodes
     no fast links                          -> stages in place of tensor parallelism
+    experts                                -> dealt out over tensor x data; data in place of tensor, where that holds
+                                              many more sequences: latent attention's cache is whole on each tensor part
 
 The room that weights leave is the KV cache: 2 x kv_heads x head_dim numbers a token and layer, cut over the tensor
 parts as long as there are key heads; of latent attention the latent and the rotated key, whole on each part.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.state import count_expert_parameters
 from meshtrain.errors import InputError
 from meshtrain.layout.words import plural, size_text
 from meshtrain.model import ModelConfig
@@ -76,23 +79,52 @@ class _Plan:
     num_gpus: int
     length: int
 
-    def at(self, tensor: int, pipeline: int, said: list[str]) -> Serving:
-        """What these sizes leave."""
+    def weights(self, tensor: int, pipeline: int, data: int) -> float:
+        """Bytes of a GPU, with experts dealt out over tensor x data."""
+        experts = count_expert_parameters(self.model)
+        others = count_parameters(self.model) - experts
+        return (others + experts / data) * ITEM / (tensor * pipeline)
+
+    def at(self, tensor: int, pipeline: int, said: list[str], shared: bool = False) -> Serving:
+        """What these sizes leave. shared: replicas share the experts out among them, as vLLM has it where they are one
+        deployment; else each has all of them."""
         model = self.model
-        weights = count_parameters(model) * ITEM / (tensor * pipeline)
+        data = max(self.num_gpus // (tensor * pipeline), 1)
+        experts = model.moe is not None and tensor * data > 1
+        weights = self.weights(tensor, pipeline, data if shared else 1)
         widest = 2 * model.mlp // tensor + 4 * model.embed
         room = UTILIZATION * self.cluster.memory.value - weights - BATCHED_TOKENS * widest * ITEM
         per_token = cache_bytes(model, tensor) * -(-model.num_layers // pipeline)
-        data = max(self.num_gpus // (tensor * pipeline), 1)
         at_once = max(int(room / (per_token * self.length)), 0)
-        experts = getattr(model, "moe", None) is not None and tensor * data > 1
         return Serving(
             tensor, pipeline, data, experts, self.length, weights, room, per_token, at_once * data, tuple(said)
         )  # fmt: skip
 
     def decide(self) -> Serving:
-        """The order of decisions."""
+        """The order of decisions, and then where experts live."""
         said: list[str] = []
+        found = self._sizes(said)
+        if self.model.moe is None or found.tensor * found.data == 1:
+            return found
+        best = self.at(found.tensor, found.pipeline, said, shared=True)
+        for tensor in (n for n in range(1, found.tensor) if found.tensor % n == 0):
+            other = self.at(tensor, found.pipeline, said, shared=True)
+            if other.sequences >= WORTH * best.sequences:
+                said.append(
+                    f"data={other.data} x tensor={tensor} holds {other.sequences:,} sequences at a time,"
+                    f" {best.sequences:,} with data={best.data} x tensor={best.tensor}: the cache of a token is"
+                    f" {size_text(other.cache_per_token)} on each tensor part, and experts are dealt out all the same"
+                )
+                best = other
+                break
+        said.append(
+            f"experts: {size_text(count_expert_parameters(self.model) * ITEM)} of the weights, dealt out over tensor x"
+            f" data = {best.tensor * best.data}, {size_text(best.weights)} of weights on each GPU"
+        )
+        return replace(best, decisions=tuple(said))
+
+    def _sizes(self, said: list[str]) -> Serving:
+        """Those of a model whose replicas have all of it."""
         one = self._try(said, "one GPU", 1, 1)
         if one.sequences:
             return self._wider(one, said)

@@ -24,7 +24,8 @@ class Software:
     gradient_bytes: of one gradient as it is reduced. overlaps_data: whether gradients are reduced while the backward
     pass goes on. scatters_sends: whether the tensor group shares out what a pipeline sends. lock_step: whether stages
     go from tick to tick together. update_bytes: read and written for one parameter in the update; update_seconds: its
-    part that depends on nothing.
+    part that depends on nothing. groups_rows: whether a product of rows with the matrix of their expert costs what the
+    rows that are there cost; else all rows of the buffer are multiplied with the matrix of each expert of the device.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Software:
     lock_step: bool
     update_bytes: float
     update_seconds: float
+    groups_rows: bool = True
 
 
 # PyTorch run eagerly, scores in memory: Megatron-LM and Megatron-DeepSpeed of 2021 to 2023. score_bytes, of 16 bits:
@@ -79,6 +81,7 @@ MEGATRON_2022 = Software(
 
 # This trainer: one compiled program, so the host starts nothing layer by layer; fused attention with a causal mask,
 # whose backward pass computes the scores again (5 products for 2); the loss by chunks of tokens; stages in lock step.
+# groups_rows: read off H100 programs of JAX 0.10.2, whose compiler turns a ragged product into a dense one.
 MESHTRAIN = Software(
     name="meshtrain",
     half_size=45.0,
@@ -101,4 +104,5 @@ MESHTRAIN = Software(
     lock_step=True,
     update_bytes=34.0,
     update_seconds=0.5e-3,
+    groups_rows=False,
 )

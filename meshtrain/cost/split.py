@@ -22,14 +22,18 @@ REDONE = ("none", "attention", "dots", "names", "full")
 @dataclass(frozen=True)
 class Split:
     """cuts: dim of a weight in use -> into how many parts. Groups of devices that exchange: tensor (heads, mlp), stage,
-    ring (keys go round it, or are gathered), swap (heads are swapped for length), experts, reduce (gradients are summed
-    over it: batch and length), zero (weights are stored in parts over it, from `zero_stage` on).
+    ring (keys go round it, or are gathered), swap (heads are swapped for length), experts (and `hops`, over which their
+    tokens travel one after the other), reduce (gradients are summed over it: batch and length), zero (weights are
+    stored in parts over it, from `zero_stage` on); copies and expert_zero are the same for experts, None for alike.
 
     sequence: whether the stream is cut over the tensor group. batch_parts, length_parts: into how many the batch and a
     row are cut. microbatch: rows on a device at a time. num_microbatches: of a step, one after the other. pieces: how
     many layers each piece of the pipeline has, `chunks` of them on each stage. gather: how often a pipeline makes
     stored parts whole. attention, schedule, remat: the layout's words; schedule None: no pipeline. imbalance:
-    attention of the shard of the length that has most of it, over the mean.
+    attention of the shard of the length that has most of it, over the mean. routed: rows that a device's experts
+    compute, for each pair of a token of the device and an expert: less where devices with the same tokens have experts
+    of their own, more with a capacity above an even load. dense: the same, where a product without a capacity is one of
+    all rows of its buffer with the matrix of each expert of the device (`Software.groups_rows`).
     """
 
     microbatch: int
@@ -41,8 +45,11 @@ class Split:
     ring: Group = ALONE
     swap: Group = ALONE
     experts: Group = ALONE
+    hops: tuple[Group, ...] = ()
     reduce: Group = ALONE
     zero: Group = ALONE
+    copies: Group | None = None
+    expert_zero: Group | None = None
     zero_stage: int = 0
     sequence: bool = False
     batch_parts: int = 1
@@ -53,6 +60,8 @@ class Split:
     remat: str = "none"
     attention: str = "local"
     imbalance: float = 1.0
+    routed: float = 1.0
+    dense: float = 1.0
 
     @property
     def num_stages(self) -> int:
@@ -87,6 +96,11 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
     dims = ("heads", "kv_heads", "mlp", "expert_mlp", "vocab", "expert")
     cuts = {dim: place.num_shards(dim, "use") for dim in dims if dim in place.rules("use").rows}
     num_stages = place.size(stage_axes)
+    expert_axes = place.axes("expert", "use")
+    exchanged = [axis for axis in expert_axes if axis in reduce_axes]
+    shared = place.size(tuple(axis for axis in expert_axes if axis not in reduce_axes))
+    capacity = layout.experts.capacity_factor
+    routed = (capacity or 1.0) / shared
     return Split(
         microbatch=place.check_batch(global_batch),
         num_microbatches=place.num_microbatches,
@@ -96,9 +110,12 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
         stage=group(stage_axes),
         ring=group(exchange.ring),
         swap=group(exchange.swap),
-        experts=group(place.axes("expert", "use")) if "expert" in cuts else ALONE,
+        experts=group(expert_axes),
+        hops=tuple(group([axis]) for axis in sizes if axis in exchanged),
         reduce=group(reduce_axes),
         zero=group(zero_axes),
+        copies=group(reduce_axes - set(expert_axes)) if expert_axes else None,
+        expert_zero=group([axis for axis in zero_axes if axis not in expert_axes]) if expert_axes else None,
         zero_stage=max((stages[axis] for axis in zero_axes), default=0),
         sequence=bool(tensor_axes & set(place.axes("stream"))),
         batch_parts=place.num_shards("batch"),
@@ -109,7 +126,20 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
         remat=layout.remat,
         attention=layout.attention,
         imbalance=_imbalance(place, model, length),
+        routed=routed,
+        dense=dense_rows(place, model) if model.moe and not capacity else routed,
     )
+
+
+def dense_rows(place: Placement, model: ModelConfig) -> float:
+    """Without a capacity: rows of the buffer (dropless.py) times experts of a device, for each pair of one of its
+    tokens and an expert."""
+    assert model.moe is not None
+    tokens = {*place.axes("batch"), *place.axes("length")}
+    exchanged = place.size(tuple(axis for axis in place.axes("expert", "use") if axis in tokens))
+    local = model.moe.num_experts // place.num_shards("expert", "use")
+    rows = exchanged * min(model.moe.top_k, local) if exchanged > 1 else model.moe.top_k
+    return local * rows / model.moe.top_k
 
 
 def _imbalance(place: Placement, model: ModelConfig, length: int) -> float:

@@ -4,12 +4,13 @@ Counted from the very specs and placement that training uses; and once more in c
 alone, as the ZeRO paper counts (Rajbhandari et al. 2020): a test holds one against the other.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
 from meshtrain.layout import Placement, named_specs
 from meshtrain.layout.inventory import WEIGHT_KINDS, Named, local_bytes
-from meshtrain.model import ModelConfig
+from meshtrain.model import ModelConfig, describe
 from meshtrain.model.flops import count_parameters
 from meshtrain.step import StepConfig, state_specs
 from meshtrain.step.optimizer import OptimizerConfig
@@ -52,6 +53,11 @@ def state_bytes(config: StepConfig, place: Placement) -> dict[str, int]:
     """Class -> bytes on one device. Errors as in `Placement.spec`."""
     weights = weights_of(config, place.layout.accumulate)
     return {kind: weights.bytes_of(kind, place) for kind in WEIGHT_KINDS}
+
+
+def count_expert_parameters(model: ModelConfig) -> int:
+    """How many of the parameters are those of experts, of which a token meets a few; 0 without any."""
+    return sum(math.prod(spec.shape) for _, spec in named_specs(describe(model)) if "expert" in spec.dims)
 
 
 @dataclass(frozen=True)

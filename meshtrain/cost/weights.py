@@ -11,19 +11,15 @@ from dataclasses import replace
 
 from meshtrain.cost.links import Group, collective_seconds
 from meshtrain.cost.passes import Parts, Passes, Step, plus, total
-from meshtrain.cost.products import Product, layer_products
+from meshtrain.cost.products import layer_products
 
 
 def layer_elements(step: Step) -> tuple[float, float]:
     """Elements of an average layer's matrices on a device that uses them: (those of experts, all others)."""
     sizes = {True: 0.0, False: 0.0}
     for product in layer_products(step.model, step.split.cuts, step.tokens):
-        sizes[_of_experts(step, product)] += product.inner * product.outer * product.experts * product.share
+        sizes[product.routed] += product.inner * product.outer * product.experts * product.share
     return sizes[True], sizes[False]
-
-
-def _of_experts(step: Step, product: Product) -> bool:
-    return step.model.moe is not None and product.tokens != step.tokens
 
 
 def table_elements(step: Step) -> float:
@@ -37,10 +33,9 @@ def layer_by_layer(step: Step, layer: Passes) -> Passes:
     split = step.split
     if not exchanges_by_layer(step):
         return layer
-    elements = sum(layer_elements(step))
-    gather = collective_seconds("all_gather", elements * step.itemsize, split.zero, step.cluster)
-    gather = gather if split.zero_stage == 3 else 0.0
-    scatter = reduction_seconds(step, elements)
+    experts, dense = layer_elements(step)
+    gather = gather_seconds(step, experts, dense) if split.zero_stage == 3 else 0.0
+    scatter = reduction_seconds(step, experts, dense)
     forward, backward = total(layer.forward), total(layer.backward) + total(layer.weight)
     exposed = max(0.0, gather - forward), max(0.0, gather + scatter - backward)
     hidden = 2 * gather + scatter - sum(exposed)
@@ -75,29 +70,47 @@ def once_a_step(step: Step, layers: int, backward: float) -> tuple[Parts, Parts]
     hidden: Parts = {}
     by_layer = exchanges_by_layer(step)
     times = split.num_microbatches if by_layer else 1  # how often the tables are exchanged
-    elements = tables + (0.0 if by_layer else dense)
-    reduce = times * reduction_seconds(step, elements)
-    if experts and not by_layer:
-        others = max(split.reduce.size // split.experts.size, 1)
-        reduce += collective_seconds("all_reduce", experts * software.gradient_bytes, Group(others, 1, 1), step.cluster)
+    reduce = times * reduction_seconds(step, 0.0, tables + (0.0 if by_layer else dense))
+    reduce += 0.0 if by_layer else reduction_seconds(step, experts, 0.0)
     if software.overlaps_data and split.num_stages == 1 and layers:
         hidden["data"] = min(reduce * (1 - 1 / layers), backward)
     parts["data"] = reduce - hidden.get("data", 0.0)
     if split.zero_stage:
-        gathered = tables if by_layer and split.zero_stage == 3 else tables + dense
-        gathered *= times if split.zero_stage == 3 else 1
-        parts["weights"] = collective_seconds("all_gather", gathered * step.itemsize, split.zero, step.cluster)
-    owned = (experts + dense + tables) / (split.zero.size if split.zero_stage else 1)
+        whole = by_layer and split.zero_stage == 3
+        gathered = (0.0, tables) if whole else (experts, tables + dense)
+        again = times if split.zero_stage == 3 else 1
+        parts["weights"] = gather_seconds(step, *(again * elements for elements in gathered))
+    owned = (dense + tables) / (split.zero.size if split.zero_stage else 1)
+    owned += experts / (_of_experts(step)[0].size if split.zero_stage else 1)
     parts["update"] = software.update_seconds + owned * software.update_bytes / step.memory
     return parts, hidden
 
 
-def reduction_seconds(step: Step, elements: float) -> float:
-    """Seconds to sum gradients of so many elements: scattered over ZeRO's group first, then summed by what is left."""
+def _of_experts(step: Step) -> tuple[Group, Group]:
+    """(over which experts' weights are stored in parts, over which their gradients are summed)."""
     split = step.split
+    return split.expert_zero or split.zero, split.copies or split.reduce
+
+
+def gather_seconds(step: Step, experts: float, others: float) -> float:
+    """Seconds to make so many elements whole, of experts and of all others."""
+    groups = ((experts, _of_experts(step)[0]), (others, step.split.zero))
+    return sum(collective_seconds("all_gather", n * step.itemsize, group, step.cluster) for n, group in groups if n)
+
+
+def reduction_seconds(step: Step, experts: float, others: float) -> float:
+    """Seconds to sum gradients of so many elements, of experts and of all others."""
+    zero, reduce = _of_experts(step)
+    return _reduction(step, others, step.split.zero, step.split.reduce) + _reduction(step, experts, zero, reduce)
+
+
+def _reduction(step: Step, elements: float, zero: Group, reduce: Group) -> float:
+    """Scattered over ZeRO's group first, then summed by what is left."""
+    if not elements:
+        return 0.0
     num_bytes = elements * step.software.gradient_bytes
-    if not split.zero_stage or split.zero.size == 1:
-        return collective_seconds("all_reduce", num_bytes, split.reduce, step.cluster)
-    seconds = collective_seconds("reduce_scatter", num_bytes, split.zero, step.cluster)
-    left = max(split.reduce.size // split.zero.size, 1)
-    return seconds + collective_seconds("all_reduce", num_bytes / split.zero.size, Group(left, 1, 1), step.cluster)
+    if not step.split.zero_stage or zero.size == 1:
+        return collective_seconds("all_reduce", num_bytes, reduce, step.cluster)
+    seconds = collective_seconds("reduce_scatter", num_bytes, zero, step.cluster)
+    left = max(reduce.size // zero.size, 1)
+    return seconds + collective_seconds("all_reduce", num_bytes / zero.size, Group(left, 1, 1), step.cluster)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtrain.layout import Layout
-from meshtrain.model import ModelConfig
+from meshtrain.model import ModelConfig, MoEConfig
 from meshtrain.run import config_file, schema
 from meshtrain.step import OptimizerConfig, Precision, StepConfig
 
@@ -36,12 +36,14 @@ class Case:
 
 @functools.cache
 def model_of(name: str, length: int) -> ModelConfig:
-    """The model of a file under configs/models, long enough for `length`, or `small`: 1.5e9 parameters."""
-    if name == "small":
-        return ModelConfig(
+    """The model of a file under configs/models, long enough for `length`, or `small`: 1.5e9 parameters; `small_moe`:
+    as many for each token, and 32 experts."""
+    if name in ("small", "small_moe"):
+        small = ModelConfig(
             num_layers=16, embed=2048, num_heads=32, num_kv_heads=8, head_dim=64, mlp=8192, vocab=128256,
             max_length=length,
         )  # fmt: skip
+        return small if name == "small" else replace(small, moe=MoEConfig(num_experts=32, top_k=4, mlp=1024))
     values = config_file.read(str(ROOT / "configs" / "models" / f"{name}.py"), "model").values
     model = schema.build(ModelConfig, values, "model")
     return replace(model, max_length=max(model.max_length, length))
@@ -123,7 +125,7 @@ def _cases() -> dict[str, Case]:
     found["70b tensor 8 zero3 dots accumulate 2"] = Case(
         "llama3_70b", 256, 64, 8192, tensor(32, 8, 3, remat="dots", accumulate=2)
     )
-    found |= _context_cases() | _pipeline_cases()
+    found |= _context_cases() | _pipeline_cases() | _expert_cases()
     return found
 
 
@@ -176,6 +178,63 @@ def _pipeline_cases() -> dict[str, Case]:
     for name, gpus, batch, length in (("8k", 16384, 2048, 8192), ("128k", 16384, 128, 131072)):
         values = config_file.read(str(ROOT / "configs" / "layouts" / f"llama3_405b_{name}.py"), "layout").values
         found[f"405b as published, {name}"] = Case("llama3_405b", gpus, batch, length, values)
+    return found
+
+
+def experts(parts: int, number: int, capacity: float | None = None, **more: Any) -> dict[str, Any]:
+    """Experts over an axis of their own, which cuts the batch too; ZeRO-1."""
+    both = ("data", "expert")
+    return dict(
+        mesh=dict(data=parts, expert=number), rules=dict(batch=both, expert="expert"),
+        optimizer=dict(embed=both, expert_embed="data"), experts=dispatch(capacity), **more,
+    )  # fmt: skip
+
+
+def dispatch(capacity: float | None) -> dict[str, Any]:
+    """The section of a layout: with a capacity, or dropless."""
+    return dict(dispatch="capacity", capacity_factor=capacity) if capacity else dict(dispatch="dropless")
+
+
+def folded(number: int, zero: int, capacity: float | None = None, **more: Any) -> dict[str, Any]:
+    """Experts over the data axis, all other weights with a ZeRO stage."""
+    stored = {kind: dict(rows, expert_embed=None) for kind, rows in ZERO[zero].items()}
+    rules = dict(batch="data", expert="data")
+    return dict(mesh=dict(data=number), rules=rules, experts=dispatch(capacity), **stored, **more)
+
+
+def with_tensor(parts: int, number: int, capacity: float | None = None, **more: Any) -> dict[str, Any]:
+    """Experts over (data, tensor), attention with tensor and sequence parallelism, ZeRO-1."""
+    rules = dict(TENSOR, **DATA, expert=("data", "tensor"), expert_mlp=None)
+    return dict(
+        mesh=dict(data=parts, tensor=number), rules=rules, activations=dict(stream="tensor"),
+        optimizer=dict(embed="data", expert_embed=None), experts=dispatch(capacity), **more,
+    )  # fmt: skip
+
+
+def _expert_cases() -> dict[str, Case]:
+    found: dict[str, Case] = {}
+    for name, capacity in (("dropless", None), ("capacity", 1.25)):
+        found[f"tiny_moe expert 4 {name}"] = Case("tiny_moe", 8, 64, 512, experts(2, 4, capacity))
+        found[f"small_moe expert 4 {name}"] = Case("small_moe", 8, 8, 4096, experts(2, 4, capacity))
+        found[f"small_moe on data, zero3 {name} names"] = Case(
+            "small_moe", 8, 8, 4096, folded(8, 3, capacity, remat="names")
+        )
+        found[f"small_moe on data and tensor {name} full"] = Case(
+            "small_moe", 8, 8, 4096, with_tensor(4, 2, capacity, remat="full")
+        )
+        stages = dict(pipeline=dict(schedule="1f1b", microbatches=8))
+        piped = experts(2, 2, capacity, **stages)
+        piped["mesh"] = dict(stage=2, **piped["mesh"])
+        piped["rules"] = dict(piped["rules"], layers="stage")
+        found[f"small_moe 1f1b 2, expert 2 {name}"] = Case("small_moe", 8, 32, 4096, piped)
+        found[f"mixtral expert 8 {name} full"] = Case(
+            "mixtral_8x7b", 64, 64, 4096, experts(8, 8, capacity, remat="full")
+        )
+    found["small_moe zero2"] = Case("small_moe", 8, 8, 4096, data(8, 2))
+    found["small_moe expert 8 capacity dots accumulate 2"] = Case(
+        "small_moe", 8, 16, 4096, experts(1, 8, 1.25, remat="dots", accumulate=2)
+    )
+    found["qwen3 30b expert 8 capacity full"] = Case("qwen3_30b_a3b", 64, 64, 4096, experts(8, 8, 1.25, remat="full"))
     return found
 
 

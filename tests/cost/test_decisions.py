@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from meshtrain.cost.choice import AxisNames, Choice, Sizes
+from meshtrain.cost.choice import AxisNames, Choice, Experts, Sizes
 from meshtrain.cost.decisions import Outcome, decide
 from meshtrain.cost.search import Search, Task, check_nodes
+from meshtrain.cost.verdict import waiting
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, place_abstract
 from meshtrain.run.cluster_file import read_cluster
+from meshtrain.run.inventory import check_run
 from meshtrain.step import OptimizerConfig, Precision, StepConfig
 from tests.cost.memory_cases import model_of
 
 CLUSTERS = Path(__file__).parents[2] / "configs" / "clusters"
-NAMES = AxisNames("a", "b", "c", "d")  # names are free
+NAMES = AxisNames("a", "b", "c", "d", "e", "n")  # names are free
 
 
 @cache
@@ -115,3 +117,70 @@ def test_a_choice_is_a_layout_that_can_be_placed() -> None:
     alone = Choice(Sizes(4, 1, 1, 1), 3, "full", 8).layout(NAMES)
     assert alone["params"] == {"embed": "a"}
     assert alone["accumulate"] == 8
+
+
+def test_experts_are_dealt_out_where_they_do_not_fit() -> None:
+    """DeepSeek-V3: with whole copies of the experts stages only just hold it; dealt out inside the fast links it is
+    smaller and faster, and over the network their tokens would be waited for. Each is said with its numbers."""
+    found = outcome("deepseek_v3", "h100_roce", 2048, 15360, 4096)
+    last = found.decisions[-1]
+    assert (last.number, last.title) == (6, "Where do the experts live?")
+    assert [decision.number for decision in found.decisions if decision.taken] == [4, 6]
+    assert "experts have 97% of the parameters" in last.found[0]
+    assert "experts' tokens are waited for" in last.found[-1]
+    assert "just fits" in found.decisions[3].found[0]
+    choice = found.best.choice
+    assert choice.experts is not None
+    assert choice.expert_parts == 8
+    assert choice.experts.nodes == 1
+    assert choice.sizes.stage > 1
+    place = place_abstract(Layout.parse(choice.layout(NAMES), "found"), 2048)
+    assert place.num_shards("expert", "use") == choice.expert_parts
+
+
+def test_experts_stay_where_dealing_them_out_is_no_faster() -> None:
+    """Qwen3-30B-A3B: narrow experts, of which a token meets 8: the way to them costs more than ZeRO-3's gathers."""
+    found = outcome("qwen3_30b_a3b", "h100_roce", 64, 1024, 4096)
+    assert found.decisions[-1].number == 6
+    assert found.best.choice.expert_parts == 1
+    assert "experts stay with the other weights" in said(found)
+
+
+def test_experts_are_dealt_out_where_it_is_faster() -> None:
+    """Mixtral 8x7B: wide experts, of which a token meets 2."""
+    found = outcome("mixtral_8x7b", "h100_roce", 64, 1024, 4096)
+    assert found.best.choice.expert_parts == 8
+    assert found.best.choice.experts == Experts(8, 1, False, 1.25)
+
+
+def test_a_buffer_without_capacity_is_not_taken_lightly() -> None:
+    """Compiled for H100s, all of its rows meet all experts of a device."""
+    search = Search(task("small_moe", "h100_roce", 8, 64, 4096))
+    whole, dropless, capacity = (
+        Choice(Sizes(8, 1, 1, 1), experts=experts) for experts in (None, Experts(8), Experts(8, capacity=1.25))
+    )
+    assert "times what the model asks for" in waiting(whole, search.time(whole))
+    assert "times what the model asks for" in waiting(dropless, search.time(dropless))
+    assert "times what" not in waiting(capacity, search.time(capacity))
+    small = outcome("tiny_moe", "h100_roce", 8, 64, 512)  # rows shorter than what context would leave of them
+    assert small.best.choice.experts is not None
+    assert small.best.choice.experts.capacity == 1.25
+
+
+def test_a_choice_of_experts_is_a_layout_that_can_be_placed() -> None:
+    own = Choice(Sizes(8, 2, 1, 2), 1, microbatches=4, schedule="1f1b", experts=Experts(4, 2, False, 1.25))
+    layout = own.layout(NAMES)
+    assert layout["mesh"] == dict(a=2, b=2, n=2, e=2, d=2)
+    assert layout["rules"]["batch"] == ("a", "n", "e")
+    assert layout["rules"]["expert"] == ("n", "e")
+    assert layout["optimizer"] == dict(embed=("a", "n", "e"), expert_embed="a")
+    assert layout["experts"] == dict(dispatch="capacity", capacity_factor=1.25)
+    with_tensor = Choice(Sizes(4, 1, 1, 2), 3, experts=Experts(4, 1, True)).layout(NAMES)
+    assert with_tensor["mesh"] == dict(a=4, d=2)  # folded on data
+    assert with_tensor["rules"]["expert"] == ("a", "d")
+    assert with_tensor["rules"]["expert_mlp"] is None
+    assert with_tensor["params"] == dict(embed="a", expert_embed=None)
+    for values, devices in ((layout, 32), (with_tensor, 8)):
+        step = task("small_moe", "h100_roce", devices, 64, 4096).config
+        findings = check_run(step, 64, 4096, place_abstract(Layout.parse(values), devices))[1]
+        assert not [finding for finding in findings if finding.severity == "error"]

@@ -17,7 +17,9 @@ TOLERANCE = 0.05
 
 # Steps whose prediction is known to be further off, and why.
 KNOWN = {
-    "small zb_h1 4 zero1": "the tape: the compiler keeps some float32 arrays of the norms once where the cut keeps two",
+    "tiny_moe expert 4 dropless": "0.75 GB, of which 0.14 are partial sums and copies that larger models do not notice",
+    "tiny_moe expert 4 capacity": "0.27 GB, of which 0.05 are partial sums and copies that larger models do not notice",
+    "small_moe expert 8 capacity dots accumulate 2": "+7.8 %: gradients of tables that come when the logits are gone",
 }
 
 
@@ -59,9 +61,13 @@ def test_arguments_are_exact() -> None:
 
 
 def test_the_search_may_take_the_quick_way() -> None:
-    """A layer traced for two short rows, and others on their line, against one traced at its own size."""
+    """A layer traced for one row and for two, and more on their line, against a trace at its own size. What is kept
+    lies on a line; the peak of a backward pass is a maximum of lines and may lie above: by 0.5 % of the whole, 1.2 %
+    where the whole is small."""
     for name in GOLDENS:
-        assert predicted(name, quick=True).peak == pytest.approx(predicted(name).peak, rel=0.04), name
+        tolerance = 0.012 if predicted(name).peak < 1e9 else 0.005
+        assert predicted(name, quick=True).peak == pytest.approx(predicted(name).peak, rel=tolerance), name
+        assert predicted(name, quick=True).kept == pytest.approx(predicted(name).kept, rel=1e-3), name
 
 
 def test_a_wrong_layout_would_be_noticed() -> None:
@@ -71,6 +77,14 @@ def test_a_wrong_layout_would_be_noticed() -> None:
         ("8b tensor 4 zero1 none", "8b tensor 8 sequence none"), ("small 1f1b 4 zero1", "small 1f1b 4"),
     ):  # fmt: skip
         assert abs(predicted(other).peak / compiled_peak(name) - 1) > TOLERANCE
+
+
+def test_rows_of_experts_follow_the_exchange() -> None:
+    """Dropless, a device makes room for all tokens of its group: 4 x 4,096 x 4 rows of 2,048; with a capacity of 1.25
+    each of its 8 experts takes 4 x 640 of them."""
+    for name, rows in (("dropless", 4 * 4096 * 4), ("capacity", 8 * 4 * 640)):
+        hidden = [array for array in predicted(f"small_moe expert 4 {name}").saved if array.name == "hidden"]
+        assert [array.shape for array in hidden] == [(rows, 2048), (rows, 2, 1024)]
 
 
 def test_classes_add_up_and_follow_the_layout() -> None:

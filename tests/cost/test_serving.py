@@ -10,6 +10,7 @@ from meshtrain.cost.quantity import Bytes
 from meshtrain.cost.serving import cache_bytes, serve
 from meshtrain.errors import InputError
 from meshtrain.model.config import LatentConfig
+from meshtrain.model.flops import count_parameters
 from meshtrain.run.cluster_file import read_cluster
 from tests.cost.memory_cases import model_of
 
@@ -55,6 +56,44 @@ def test_the_cache_of_a_token() -> None:
         model, num_kv_heads=32, head_dim=192, latent=LatentConfig(kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
     )
     assert cache_bytes(latent, 8) == (512 + 64) * 2  # the latent and the rotated key, whole on each part
+
+
+def test_the_room_by_hand() -> None:
+    """Llama 3 405B on 16 H100: 811.7 GB of weights in 16 parts; 63 layers on each, one key head of 128 each."""
+    plan = serve(model_of("llama3_405b", 8192), cluster("h100_roce"), 16, 8192)
+    weights = 405_853_388_800 * 2 / 16
+    batched = 8192 * (2 * 53248 / 8 + 4 * 16384) * 2
+    assert plan.weights == pytest.approx(weights)
+    assert plan.room == pytest.approx(0.9 * 80e9 - weights - batched)
+    assert plan.cache_per_token == 63 * 2 * 1 * 128 * 2 == 32256
+    assert plan.tokens == int(plan.room / 32256)
+    assert plan.sequences == plan.tokens // 8192 == 75
+
+
+def test_experts_are_dealt_out_over_tensor_and_data() -> None:
+    """Mixtral 8x7B: a node holds it; two copies in one deployment share the experts out."""
+    model = model_of("mixtral_8x7b", 8192)
+    experts = 32 * 8 * 3 * 4096 * 14336
+    others = count_parameters(model) - experts
+    one = serve(model, cluster("h100_roce"), 8, 8192)
+    assert (one.tensor, one.pipeline, one.data, one.expert_parallel) == (8, 1, 1, True)
+    assert one.weights == pytest.approx((others + experts) * 2 / 8)
+    two = serve(model, cluster("h100_roce"), 16, 8192)
+    assert (two.tensor, two.data) == (8, 2)
+    assert two.weights == pytest.approx((others + experts / 2) * 2 / 8)
+    assert "--enable-expert-parallel" in two.flags
+    assert two.sequences > 2 * one.sequences
+    assert "--enable-expert-parallel" not in serve(model_of("llama3_70b", 8192), cluster("h100_roce"), 8, 8192).flags
+
+
+def test_a_latent_cache_wants_data_in_place_of_tensor() -> None:
+    """DeepSeek-V3: a tensor part holds the whole cache of a token (512 + 64 numbers a layer), so eight hold it eight
+    times; attention is replicated instead, and experts are dealt out all the same."""
+    plan = serve(model_of("deepseek_v3", 8192), cluster("h200_ib"), 16, 8192)
+    assert plan.tensor * plan.data * plan.pipeline == 16
+    assert plan.data > 1
+    assert plan.cache_per_token == -(-61 // plan.pipeline) * 576 * 2
+    assert any("the cache of a token is" in decision for decision in plan.decisions)
 
 
 def test_too_large_a_model() -> None:

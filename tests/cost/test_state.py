@@ -27,6 +27,9 @@ MODEL = ModelConfig(
 def test_the_published_table(parameters: float, shards: int, gigabytes: list[float]) -> None:
     found = [PUBLISHED.state_bytes(parameters, stage, shards) / 1e9 for stage in range(4)]
     assert found == pytest.approx(gigabytes, rel=1e-3, abs=0.0051)  # they are given to two decimals
+    assert PUBLISHED.total * 405e9 == pytest.approx(6.48e12)
+    assert PUBLISHED.total * 1.5e9 == 24e9  # GPT-2
+    assert PUBLISHED.params * 1.5e9 == 3e9
     assert PUBLISHED.total * 405e9 / 80e9 == pytest.approx(81)  # devices of 80 GB that hold 405e9 parameters
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshtrain.cost.bubble import Pieces, pipeline_time
-from meshtrain.cost.links import rank_groups, wire
+from meshtrain.cost.links import rank_groups, strides, wire
 from meshtrain.cost.quantity import GB_per_s, Gbit_per_s, TFLOP_per_s
 from meshtrain.cost.split import split_of
 from meshtrain.cost.tables import data_traffic, tensor_table, tensor_traffic
@@ -126,7 +126,12 @@ def test_llama_3(name: str, gpus: int, data: int, context: int, length: int, bat
 
 
 def test_rank_order() -> None:
-    """Section 6: [TP, CP, PP, DP], TP fastest, read off the published layout's own mesh."""
+    """Section 6: [TP, CP, PP, DP], TP fastest, read off the published layout's own mesh; of size 2 each, rank = tp + 2
+    cp + 4 pp + 8 dp."""
+    mesh = MeshShape({"dp": 2, "pp": 2, "cp": 2, "tp": 2}).resolve(16)
+    assert strides(mesh) == dict(dp=8, pp=4, cp=2, tp=1)
+    assert rank_groups(mesh, ["tp"])[0] == [0, 1]
+    assert rank_groups(mesh, ["dp"])[0] == [0, 8]
     sizes = placed("llama3_405b_128k", 16384).axis_sizes
     dp, pp, cp, tp = sizes
     assert rank_groups(sizes, [tp])[0] == list(range(8))
@@ -135,10 +140,25 @@ def test_rank_order() -> None:
     assert rank_groups(sizes, [dp])[0] == list(range(0, 16384, 2048))
 
 
+def test_deepseek_v3() -> None:
+    """Section 7: 2,048 GPUs are PP 16 x EP 64 over 8 nodes x ZeRO-1 data parallelism, without tensor parallelism;
+    expert parallelism takes its devices from data parallelism and never multiplies the count."""
+    place = placed("deepseek_v3", 2048)
+    config = model("deepseek_v3", max_length=4096, rope_scaling=None)
+    split = split_of(place, config, 15360, 4096, ideal("h100_roce"))
+    assert (split.num_stages, split.experts.size, split.tensor.size, split.zero_stage) == (16, 64, 1, 1)
+    assert split.num_stages * split.batch_parts == 2048
+    assert split.batch_parts == split.zero.size == 128
+    assert split.copies is not None
+    assert split.copies.size == 2  # each expert is held twice in a stage
+    assert [wire(hop, ideal("h100_roce")).link for hop in split.hops] == ["network", "fast"]
+    assert [hop.size for hop in split.hops] == [8, 8]  # inside its node first, then to one of 8 nodes
+    assert config.moe is not None
+    assert config.moe.num_experts // split.cuts["expert"] == 4
+
+
 def test_other_published_layouts() -> None:
-    """Section 7: what their axes multiply up to; expert parallelism takes its devices from data parallelism."""
-    assert math.prod(MeshShape({"stage": 16, "data": -1, "expert": 64}).resolve(2048).values()) == 2048
-    assert MeshShape({"stage": 16, "data": -1, "expert": 64}).resolve(2048)["data"] == 2
+    """Section 7: what their axes multiply up to."""
     assert MeshShape({"data": -1, "inner": 8}).resolve(512)["data"] == 64
     rows_columns = placed("rows_columns", 512, mesh=dict(rows=32, columns=16))
     assert rows_columns.num_devices == 512

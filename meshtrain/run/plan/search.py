@@ -6,8 +6,9 @@ from typing import Any
 
 from meshtrain.cost.choice import AxisNames, Choice
 from meshtrain.cost.cluster import Cluster
-from meshtrain.cost.decisions import Outcome, decide, describe, seconds, waits
+from meshtrain.cost.decisions import Outcome, decide
 from meshtrain.cost.search import USABLE, Found, Search, Task, check_nodes
+from meshtrain.cost.verdict import describe, seconds, waits
 from meshtrain.errors import StorageError
 from meshtrain.layout.words import plural, size_text
 from meshtrain.run.config import RunConfig
@@ -15,7 +16,7 @@ from meshtrain.run.show.text import wrapped
 from meshtrain.run.startup import step_config
 
 # What a layout that was searched for calls its axes.
-NAMES = AxisNames("data", "stage", "context", "model")
+NAMES = AxisNames("data", "stage", "context", "model", "expert", "node")
 
 
 def search_layout(config: RunConfig, cluster: Cluster, num_devices: int) -> Outcome:

@@ -66,7 +66,7 @@ def memory_lines(report: PlanReport) -> list[str]:
         "  (-) comes and goes; only the largest of these counts, marked (+)",
         "",
         "  A layer keeps for its backward pass, of one microbatch:",
-        *aligned([_saved(array) for array in saved if array.num_bytes * 200 > memory.saved[0].num_bytes] or [("", "")]),
+        *aligned([_saved(array) for array in saved if array.num_bytes * 200 > saved[0].num_bytes] or [("", "")]),
     ]
 
 
@@ -90,7 +90,16 @@ def time_lines(report: PlanReport) -> list[str]:
         lines.append(
             f"  {report.cost_per_token * 1e9:,.2f} USD per 1e9 tokens at {report.cluster.price:g} USD a GPU-hour"
         )
-    return lines
+    return [*lines, f"  {bill_text(report)}"]
+
+
+def bill_text(report: PlanReport) -> str:
+    """What the whole run takes: `235,000 steps: 45.3 days, 2,224,000 GPU-hours, 5,560,000 USD`."""
+    bill = report.bill
+    usd = "" if bill.usd is None else f", {bill.usd:,.0f} USD"
+    with_failures = " with what failures lose" if report.goodput else ""
+    days = f"{bill.hours / 24:,.1f} days" if bill.hours > 48 else f"{bill.hours:,.2f} hours"
+    return f"{plural(report.num_steps, 'step')}: {days}, {bill.gpu_hours:,.0f} GPU-hours{usd}{with_failures}"
 
 
 def _milliseconds(seconds: float) -> str:
