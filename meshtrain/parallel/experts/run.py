@@ -57,7 +57,7 @@ def run_experts(
     inward: the weights of gate and up (or up alone) as they are stored, outward: that of down. weight is float32.
     With a capacity no more than that many pairs of a row and an expert may be kept.
     """
-    y_BTD = _run(mlp, place, x_BTD, expert_BTk, weight_BTk, keep_BTk, inward, outward)
+    y_BTD = _run(mlp, place.of_experts, x_BTD, expert_BTk, weight_BTk, keep_BTk, inward, outward)
     return place.constrain(y_BTD, "batch", "stream", "embed")
 
 
