@@ -12,7 +12,7 @@ from meshtrain.io import checkpoint_folder
 from meshtrain.io.loader import Batches
 from meshtrain.run.evaluation import Evaluation
 
-READ = 9  # the step whose data comes late (the trainer reads ahead)
+READ = (3, 9, 13)  # the steps whose data comes late
 
 
 def slow_down() -> None:
@@ -20,12 +20,12 @@ def slow_down() -> None:
     read, take, run = Batches._read, checkpoint_folder.take_checksums, Evaluation.run
 
     def slow_read(self: Any, step: int) -> Any:
-        if step + 1 == READ:
+        if step + 1 in READ:
             _wait("data wait", 2.5)
         return read(self, step)
 
     def slow_take(partial: Path, me: Any) -> None:
-        _wait("save", 1.5)
+        _wait("save", 1.0)
         take(partial, me)
 
     def slow_run(self: Any, *arguments: Any) -> Any:

@@ -27,6 +27,7 @@ from meshtrain.parallel.experts.dropless import Dropless
 from meshtrain.parallel.experts.geometry import Geometry
 from meshtrain.parallel.experts.slots import Slots
 from meshtrain.parallel.shard import free_axes, on_shards
+from meshtrain.parallel.tokens import join_parts
 
 INWARD, OUTWARD = ("expert", "expert_embed", "expert_mlp"), ("expert", "expert_mlp", "expert_embed")
 
@@ -124,8 +125,9 @@ def _backward(mlp: ExpertMlp, place: Placement, kept: tuple[Any, ...], dy: jax.A
     )(dy, weight, *_used(place, inward, outward), routes, rows, products)  # fmt: skip
     dx, dweight, dins, dout = results
     _, split = jax.vjp(lambda ins, out: _used(place, ins, out), inward, outward)
-    dinward, doutward = split((tuple(d.sum(0).astype(w.dtype) for d, w in zip(dins, inward, strict=True)),
-                               dout.sum(0).astype(outward.dtype)))  # fmt: skip
+    # Rounded first, so that the sum over the copies travels in the dtype of all other matrices' gradients.
+    dinward, doutward = split((tuple(join_parts(d.astype(w.dtype)) for d, w in zip(dins, inward, strict=True)),
+                               join_parts(dout.astype(outward.dtype))))  # fmt: skip
     return dx, None, dweight, None, dinward, doutward
 
 
