@@ -46,7 +46,7 @@ def arrangements(size: int) -> dict[str, Mapping]:
             activations=dict(stream="tensor"),
         ),
         "zero1": own | dict(optimizer=dict(embed=("data", "expert"), expert_embed="data")),
-        "zero2": own | dict(grads=dict(embed=("data", "expert"), expert_embed="data")),
+        "zero2": own | dict(grads=dict(embed=("data", "expert"), expert_embed="data"), accumulate=2),
         "zero3": own | dict(params=dict(embed=("data", "expert"), expert_embed="data")),
         "context": dict(
             mesh=dict(data=data, context=2), rules=dict(batch="data", length="context", expert=over_context),

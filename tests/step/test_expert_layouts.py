@@ -140,6 +140,14 @@ def test_groups_bias_and_dense_layers(model: str, name: str) -> None:
     check_equal(proof_of(model), LAYOUTS[name], devices(LAYOUTS[name]))
 
 
+@pytest.mark.slow
+def test_muon_makes_each_experts_own_matrix_orthogonal() -> None:
+    """Whoever holds it: experts cut over one axis, their moments over another, dense moments over both."""
+    check_equal(proof_of("moe", optimizer="muon"), own(
+        mesh=dict(d=2, x=2), optimizer=dict(embed=("d", "x"), expert_embed="d"),
+    ), 4)  # fmt: skip
+
+
 def ragged_all_to_all(
     operand: jax.Array, output: jax.Array, input_offsets: jax.Array, send_sizes: jax.Array, output_offsets: jax.Array,
     recv_sizes: jax.Array, *, axis_name: str,
@@ -183,7 +191,7 @@ def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> 
     declared: dict[str, Any] = dict(mesh=dict(x=2), rules=dict(batch="x", expert="x"))
     if mistake == "an expert is swapped":
         times = Dropless.times
-        monkeypatch.setattr(Dropless, "times", lambda s, r, x, w: times(s, r, x, w[::-1]))
+        monkeypatch.setattr(Dropless, "times", lambda s, r, x, w: times(s, r, x, tuple(v[::-1] for v in w)))
     elif mistake == "what comes back is dropped":
         exchange = Dropless._exchange
         monkeypatch.setattr(

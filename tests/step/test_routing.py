@@ -203,7 +203,7 @@ def test_loads_and_drops_are_those_of_a_count_by_hand() -> None:
     (told_of_ties,), _ = run("one", state, batches)
     np.testing.assert_array_equal(told_of_ties.routers["load"], [[0.5, 0.5, 0, 0, 0, 0, 0, 0]] * 2)
     assert told_of_ties.metrics["balance_loss"] == pytest.approx(2 * 0.1, rel=1e-6)  # two layers' uniform scores
-    assert told_of_ties.metrics["router_z_loss"] == pytest.approx(2 * 0.01 * np.log(8) ** 2, rel=1e-6)
+    assert told_of_ties.metrics["router_z_loss"] == pytest.approx(2 * 0.01 * np.log(8) ** 2, rel=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["accumulate 4", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS[1:])])
@@ -235,6 +235,7 @@ def test_a_local_statistic_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> 
     moe = import_module("meshtrain.model.moe")
     monkeypatch.setattr(moe, "router_sums", lambda c, n, d, load, m: router_sums(c, n, d, None, m))
     placed.cache_clear()
+    jax.clear_caches()
     try:
         (told,), _ = run("accumulate 4", start(), [rows()])
     finally:
