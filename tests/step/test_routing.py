@@ -24,6 +24,8 @@ from meshtrain.step import OptimizerConfig, StepConfig, TrainState, initial_stat
 from meshtrain.step.state import state_shardings
 from tests.run.proofs import place_on
 
+pytestmark = pytest.mark.slow
+
 ROWS, LENGTH, VOCAB, STEPS, RATE = 8, 16, 29, 3, 0.02
 MOE = MoEConfig(
     8, 2, 12, "sigmoid", num_groups=4, top_groups=2, bias=True, bias_rate=0.01, balance_loss=0.1, z_loss=0.01
@@ -153,7 +155,7 @@ SCENARIOS: dict[str, Callable[[], tuple[TrainState, list[Batch]]]] = {
 }
 
 
-@pytest.mark.parametrize("layout", [OTHERS[0], *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS[1:])])
+@pytest.mark.parametrize("layout", OTHERS)
 def test_each_scenario_is_that_of_one_device(layout: str) -> None:
     for name, scenario in SCENARIOS.items():
         state, batches = scenario()
@@ -206,7 +208,7 @@ def test_loads_and_drops_are_those_of_a_count_by_hand() -> None:
     assert told_of_ties.metrics["router_z_loss"] == pytest.approx(2 * 0.01 * np.log(8) ** 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["accumulate 4", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS[1:])])
+@pytest.mark.parametrize("layout", OTHERS)
 def test_what_padding_holds_changes_no_bit(layout: str) -> None:
     batch = padded(rows(), all_but(12))
     other = {**batch, "tokens": np.where(batch["segments"] == 0, (batch["tokens"] + 7) % VOCAB, batch["tokens"])}
@@ -217,7 +219,7 @@ def test_what_padding_holds_changes_no_bit(layout: str) -> None:
     jax.tree.map(np.testing.assert_array_equal, weights, same_weights)
 
 
-@pytest.mark.parametrize("layout", ["accumulate 4", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS[1:])])
+@pytest.mark.parametrize("layout", OTHERS)
 def test_a_step_that_is_skipped_moves_no_bias(layout: str) -> None:
     """Without any counted token, and with a loss that is no number: all weights keep every bit."""
     broken = replace(start(), params={**start().params, "final_norm": {"scale": np.full(16, np.nan, np.float32)}})
@@ -229,7 +231,6 @@ def test_a_step_that_is_skipped_moves_no_bias(layout: str) -> None:
             np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.slow
 def test_a_local_statistic_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: the balance loss of what one microbatch holds. The load and the bias would still be right."""
     moe = import_module("meshtrain.model.moe")
