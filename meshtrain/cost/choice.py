@@ -126,11 +126,9 @@ class Choice:
         sizes, experts = self.sizes, self.experts or Experts()
         inside = {names.nodes: experts.nodes, names.experts: experts.parts // experts.nodes}
         inside = {name: size for name, size in inside.items() if size > 1}
+        of_experts, data = tuple(inside), sizes.data // experts.parts
         if experts.parts == sizes.data and len(inside) == 1:  # folded on data: every part of the batch has its own
-            inside, of_experts = {}, (names.data,)
-            data = sizes.data
-        else:
-            of_experts, data = tuple(inside), sizes.data // experts.parts
+            inside, of_experts, data = {}, (names.data,), sizes.data
         middle = {names.stage: sizes.stage, names.context: sizes.context}
         last = {names.tensor: sizes.tensor} if sizes.tensor > 1 else {}
         mesh = {names.data: data, **{name: size for name, size in middle.items() if size > 1}, **inside, **last}

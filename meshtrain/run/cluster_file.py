@@ -14,6 +14,9 @@ def read_cluster(path: str, flag: str = "--cluster", price: str | None = None) -
 
     InputError names the file, the line and a form that is right.
     """
+    if not Path(path).suffix and not Path(path).exists():
+        form = f"{flag} configs/clusters/{Path(path).name}.py"
+        raise InputError(f"{flag}={path}: there is no such file; a cluster is named by its file, such as {form}.")
     file = config_file.read(path, flag)
     try:
         cluster = Cluster.parse(file.values, Path(path).stem, file.doc)

@@ -67,6 +67,23 @@ def test_a_search_writes_a_layout_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*RUN, *H100, "--gpus", "8", "--layout", str(file)]) == 0
 
 
+def test_a_price_makes_a_bill(capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps x seconds x GPUs x price, over what failures leave of the time."""
+    arguments = [*RUN, *H100, "--gpus", "8", *layout("zero3_remat"), "--price", "2.50 USD per GPU-hour", "--json"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    hours = found["run"]["steps"] * found["step_seconds"] / 3600 / found["goodput"]["share"]
+    assert found["run"]["gpu_hours"] == pytest.approx(8 * hours)
+    assert found["run"]["usd"] == pytest.approx(8 * hours * 2.5)
+
+
+def test_what_muon_gathers_is_said_to_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, *H100, "--gpus", "8", *layout("zero3_remat"), "--config.optimizer.name=muon"]) == 0
+    assert "Muon makes whole matrices orthogonal" in capsys.readouterr().out
+    assert main([*RUN, *H100, "--gpus", "8", *layout("zero3_remat")]) == 0
+    assert "Muon" not in capsys.readouterr().out
+
+
 def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RUN, *H100, "--gpus", "8", "--serving"]) == 0
     text = capsys.readouterr().out
@@ -82,6 +99,8 @@ def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
         ([*RUN, *H100], "--gpus: missing"),
         ([*RUN, "--gpus", "8"], "--cluster: missing"),
         ([*RUN, "--cluster", "configs/clusters/h100.py", "--gpus", "8"], "there is no such file"),
+        ([*RUN, "--cluster", "h100_roce", "--gpus", "8"], "such as --cluster configs/clusters/h100_roce.py"),
+        ([*RUN, *H100, "--gpus", "8", *layout("zero3_remat"), "--price", "2.5"], "write --price='2.50 USD per GPU-hour'"),
         ([*RUN, *H100, "--gpus", "12"], "8 or 16 would work"),
         ([*RUN, *H100, "--gpus", "8", "--config.model.num_layers=4000"], "What would help"),
         ([*RUN, *H100, "--gpus", "6", *layout("tensor")], "mesh.data"),
