@@ -35,7 +35,7 @@ function bar(segments, most, marks = [], label = "") {
     if (!(one.value > 0)) continue;
     const room = Math.max(most - left, 0);
     drawn.push(h("span", {
-      class: one.hatched ? "segment hatched" : "segment", title: one.label,
+      class: `segment${one.hatched ? " hatched" : ""}${one.value < most / 200 ? " thin" : ""}`, title: one.label,
       style: { left: width(left), width: width(Math.min(one.value, room)), "--colour": one.colour },
     }));
     left += one.value;
