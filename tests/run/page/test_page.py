@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,13 @@ def test_every_file_is_used_and_short() -> None:
         assert len(text.splitlines()) <= 200, path.name
         assert max(map(len, text.splitlines())) <= 150, path.name
         assert text.lstrip().startswith(("//", "/*", "{#-")), f"{path.name} does not say what it is"
+
+
+def test_every_file_is_packaged() -> None:
+    settings = tomllib.loads((pages.CONFIGS.parent / "pyproject.toml").read_text())
+    patterns = settings["tool"]["setuptools"]["package-data"]["meshtrain.run.page"]
+    packaged = {path for pattern in patterns for path in FOLDER.glob(pattern)}
+    assert packaged == {path for path in FOLDER.rglob("*.*") if path.suffix in (".html", ".css", ".js")}
 
 
 def test_every_label_has_both_languages() -> None:
