@@ -1,13 +1,16 @@
 """From the files of a Hugging Face folder into weights on devices, each device's own slices and no others.
 
-The files are maps: a slice that no device of this process needs is never read. Threads share the tensors of a weight, a
-few megabytes each at a time, so that casting and turning keep up with the disk. On the host there are at any time these
-megabytes and one weight besides what the devices hold (on CPUs the buffer that is filled is the device's array).
+What lies in one piece is read, other slices come from maps: what no device of this process needs is never read. Threads
+share the tensors of a weight, a few megabytes each at a time, so that casting and turning keep up with the disk. On the
+host there are at any time these megabytes and one weight besides what the devices hold (on CPUs the buffer that is
+filled is the device's array).
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,7 +24,9 @@ from meshtrain.layout import ArraySpec, Tree, named_specs
 
 _ALIGNED = 64  # bytes; JAX takes such a buffer as a CPU device's array without a copy
 _THREADS = min(16, 2 * (os.cpu_count() or 1))  # more than cores: some of them wait for the disk
-_CHUNK = 1 << 22  # bytes of a tensor that a thread takes at a time
+_CHUNK = 1 << 21  # bytes of a tensor that a thread takes at a time
+_OF_THREAD = threading.local()
+Wanted = dict[str, slice]  # by dim of the weight, in its order, without those in the name
 
 
 def read_params(folder: Folder, specs: Tree, targets: Tree, progress: bool = True) -> Tree:
@@ -77,14 +82,14 @@ def read_slice(
     if any(stop > size for (_, stop), size in zip(bounds, spec.shape, strict=True)):
         out[...] = 0
 
-    def fill(piece: Piece, tensor: Tensor, wanted: dict[str, slice]) -> None:
+    def fill(piece: Piece, tensor: Tensor, wanted: Wanted) -> None:
         place = tuple(
             piece.index[dim] - start
             if dim in piece.index
             else slice(wanted[dim].start - start, wanted[dim].stop - start)
             for dim, (start, _) in zip(spec.dims, bounds, strict=True)
         )
-        copy(out[(*place, ...)], view(tensor.open(), piece, spec)[tuple(wanted.values())])
+        copy(out[(*place, ...)], _numbers(piece, tensor, spec, wanted))
 
     filled = [pool.submit(fill, *chunk) for part in parts for chunk in _chunks(*part, spec, bounds)]
     for future in filled:
@@ -94,21 +99,39 @@ def read_slice(
 
 def _chunks(
     piece: Piece, tensor: Tensor, spec: ArraySpec, bounds: tuple[tuple[int, int], ...]
-) -> Iterator[tuple[Piece, Tensor, dict[str, slice]]]:
-    """What of a tensor lies within the bounds, cut along its slowest dim; by dim, in the order of the weight."""
+) -> Iterator[tuple[Piece, Tensor, Wanted]]:
+    """What of a tensor lies within the bounds, cut along its slowest dim."""
     wanted = {}
     for dim, size, (start, stop) in zip(spec.dims, spec.shape, bounds, strict=True):
         if dim not in piece.index:
             wanted[dim] = slice(start, min(stop, size))
         elif not start <= piece.index[dim] < stop:
             return
-    slowest = next(dim for group in piece.line.groups for dim in group if dim in wanted)
-    first, last = wanted[slowest].start, wanted[slowest].stop
-    rows = max(1, _CHUNK * piece.sizes[slowest] // max(1, tensor.num_bytes))
     if any(part.stop <= part.start for part in wanted.values()):
         return
-    for start in range(first, last, rows):
-        yield piece, tensor, wanted | {slowest: slice(start, min(start + rows, last))}
+    slowest = _slowest(piece, wanted)
+    rows = max(1, _CHUNK * piece.sizes[slowest] // tensor.num_bytes)
+    for start in range(wanted[slowest].start, wanted[slowest].stop, rows):
+        yield piece, tensor, wanted | {slowest: slice(start, min(start + rows, wanted[slowest].stop))}
+
+
+def _slowest(piece: Piece, wanted: Wanted) -> str:
+    """The dim of the weight along which the tensor is cut without cutting rows."""
+    return next(dim for group in piece.line.groups for dim in group if dim in wanted)
+
+
+def _numbers(piece: Piece, tensor: Tensor, spec: ArraySpec, wanted: Wanted) -> np.ndarray:
+    """What is wanted of a tensor, in the dims of the weight: good until this thread asks again."""
+    slowest = _slowest(piece, wanted)
+    rows, size = wanted[slowest], piece.sizes[slowest]
+    whole = all(part == slice(0, piece.sizes[dim]) for dim, part in wanted.items() if dim != slowest)
+    if piece.line.share is not None or not whole:
+        return view(tensor.open(), piece, spec)[tuple(wanted.values())]
+    if not hasattr(_OF_THREAD, "buffer"):
+        _OF_THREAD.buffer = np.empty(_CHUNK, np.uint8)
+    row = tensor.num_bytes // size
+    numbers = tensor.read(rows.start * row, rows.stop * row, _OF_THREAD.buffer)
+    return view(numbers, replace(piece, sizes={**piece.sizes, slowest: rows.stop - rows.start}), spec)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

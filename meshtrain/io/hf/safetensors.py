@@ -4,6 +4,7 @@ Read as maps of the file, so that only the slices that are used are loaded; writ
 place that the header promised. Every header is checked against its file's size before a tensor of it is touched.
 """
 
+import errno
 import json
 import math
 import os
@@ -61,6 +62,22 @@ class Tensor:
             return np.empty(self.shape, DTYPES[self.dtype])
         raw = np.memmap(self.file, np.uint8, mode="r+" if writable else "r", offset=self.start, shape=(self.num_bytes,))
         return np.asarray(raw).view(DTYPES[self.dtype]).reshape(self.shape)
+
+    def read(self, start: int, stop: int, buffer: np.ndarray) -> np.ndarray:
+        """The tensor's bytes from `start` to `stop` as flat numbers, read into `buffer` (uint8) where they fit.
+
+        Faster than a map for what is used once and whole: no page of the file is mapped. OSError where the file ends.
+        """
+        into = buffer if stop - start <= buffer.size else np.empty(stop - start, np.uint8)
+        left = memoryview(into)[: stop - start]  # type: ignore[arg-type]
+        with self.file.open("rb", buffering=0) as file:
+            file.seek(self.start + start)
+            while left:
+                count = file.readinto(left)
+                if not count:
+                    raise OSError(errno.EIO, f"{self.file} has become shorter")
+                left = left[count:]
+        return into[: stop - start].view(DTYPES[self.dtype])
 
 
 def read_header(path: Path) -> dict[str, Tensor]:

@@ -21,7 +21,8 @@ import numpy as np
 from meshtrain.layout import ArraySpec
 from meshtrain.model import ModelConfig
 
-_ROWS = 16
+_ROWS = 16  # of a matrix that is turned are cast at a time
+_PAD = 16  # numbers between them: rows a power of two apart would fall into the same places of the cache
 _INDEX = re.compile(r"\{(\w+)\}")
 
 
@@ -107,9 +108,13 @@ def copy(out: np.ndarray, values: np.ndarray) -> None:
         for turned, part in zip(np.moveaxis(out, slowest, 0), np.moveaxis(values, slowest, 0), strict=True):
             copy(turned, part)
     else:
-        for start in range(0, values.shape[1], _ROWS):
-            rows = slice(start, start + _ROWS)
-            out[:, rows] = values[:, rows].astype(out.dtype, order="K")
+        width, num_rows = values.shape
+        cast = np.empty((_ROWS, width + _PAD), out.dtype)
+        for start in range(0, num_rows, _ROWS):
+            stop = min(start + _ROWS, num_rows)
+            rows = cast[: stop - start, :width]
+            rows[...] = values[:, start:stop].T
+            out[:, start:stop] = rows.T
 
 
 def _merged(out: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
