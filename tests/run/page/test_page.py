@@ -39,7 +39,7 @@ def test_every_file_is_used_and_short() -> None:
     for path in (*FOLDER.glob("s*/*"), FOLDER / "page.html"):
         text = path.read_text()
         assert len(text.splitlines()) <= 200, path.name
-        assert max(map(len, text.splitlines())) <= 150, path.name
+        assert max(map(len, text.splitlines())) <= 140, path.name
         assert text.lstrip().startswith(("//", "/*", "{#-")), f"{path.name} does not say what it is"
 
 

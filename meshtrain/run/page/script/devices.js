@@ -16,8 +16,9 @@ function placeOf(device) {
   return MESH.axes.filter((axis) => axis.size > 1).map((axis) => `${axis.name} ${indexOf(device, axis)}`).join(" · ");
 }
 
-// How one map is drawn. look(device) -> {index, number, same, text}: which part of how many the device has, whether it
-// is the chosen device's, what stands below its number, and whether colours begin anew behind the last hue; chosen: a device; choose(device); about: the section.
+// How one map is drawn. look(device) -> {index, number, same, text, cycles}: which part of how many the device has,
+// whether it is the chosen device's, what stands below its number, and whether colours begin anew behind the last hue.
+// chosen: a device; choose(device) is told of another; about: the section, for its words.
 function deviceMap(look, chosen, choose, about) {
   const nodes = Math.ceil(NUM_DEVICES / BOX);
   if (NUM_DEVICES <= MOST_DRAWN) {
@@ -77,7 +78,8 @@ function squares(nodes, look, chosen, choose, about) {
     const { index, number: parts, cycles } = look(first);
     if (!order.has(index)) order.set(index, order.size);
     const colour = cycles ? cycled(order.get(index)) : partColour(index, parts);
-    const name = `${t("devices.range", { first: count(first), last: count(end - 1) })}: ${t(`${about}.like`, { same: count(same) })}`;
+    const range = t("devices.range", { first: count(first), last: count(end - 1) });
+    const name = `${range}: ${t(`${about}.like`, { same: count(same) })}`;
     return h("button", { type: "button", tabindex: "-1", class: `square${same ? " same" : ""}${has ? " chosen" : ""}`,
       title: name, "aria-label": name, "data-same": same, style: { "--colour": colour }, on: { click: () => choose(first) } });
   });
