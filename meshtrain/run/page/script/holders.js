@@ -124,7 +124,8 @@ function arrayPicture(array, numbers, mine) {
     dim: array.dims[dim].name, size: count(array.dims[dim].size), parts: count(numbers[dim]) });
   const fixed = array.dims.map((_, i) => i).filter((i) => numbers[i] > 1 && i !== down && i !== across);
   return h("div", { class: "array-picture" },
-    h("span", {}, t("holders.across", { dim: title(across) })), down === null ? null : h("span", {}, t("holders.down", { dim: title(down) })),
+    h("span", {}, t("holders.across", { dim: title(across) })),
+    down === null ? null : h("span", {}, t("holders.down", { dim: title(down) })),
     s("svg", { viewBox: `-3 -3 ${width + 6} ${height + 6}`, role: "img", "aria-label": sliceText(array, mine) },
       s("rect", { x: 0, y: 0, width, height, class: "array-whole" }), cells, s("rect", { ...frame, class: "array-mine" })),
     fixed.map((i) => h("small", {}, t("holders.fixed", { dim: array.dims[i].name, part: count(mine[i]), parts: count(numbers[i]) }))));
