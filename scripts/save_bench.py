@@ -96,6 +96,7 @@ def main() -> None:
         "layout": options.layout, "devices": options.devices, "saves": options.saves, "steps between saves": every,
         "quiet step s": round(quiet, 3), "of all cores s": round(quiet_work, 3),
         "held up by a save s": round(seconds["save"] / options.saves, 3),
+        "steps s": [round(gap, 2) for gap in gaps],  # the first save lies in the one numbered `every`
         "costs of the saves s": [round(each, 2) for each in costs],
         "share of the time": round(cost / (every * quiet), 4),
         "cores' time of the saves s": [round(each, 2) for each in works_of_saves],
