@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from meshtrain.run.page import render
+from meshtrain.run.page.words import WORDS
 from tests.run.page import pages
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.slow
 HANGUL = re.compile("[가-힣]")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 
@@ -84,6 +86,8 @@ ALWAYS = ("memory", "time", "decisions", "holders", "groups", "tensor", "ledger"
 )
 def test_every_section_is_drawn(show: Any, case: str, others: tuple[str, ...]) -> None:
     one = show(pages.data(case))
+    told = pages.data(case)["time"]
+    assert {f"cause.{cause}" for cause in (*told["parts"], *told["hidden"])} <= set(WORDS)
     for name in (*ALWAYS, *others):
         assert one.section(name).is_visible(), name
         assert len(one.section(name).locator(".part > *").all()) > 0, name
@@ -143,6 +147,7 @@ def test_groups_by_axis(show: Any) -> None:
 
 
 def test_many_devices_are_drawn_by_node(show: Any) -> None:
+    assert len(render(pages.data("many"))) < 600_000  # bytes or so: no larger than the page of a few
     one = show(pages.data("many"))
     for name in ("holders", "groups"):
         assert one.section(name).locator(".square").count() == 2048
@@ -175,7 +180,7 @@ def test_the_schedule(show: Any) -> None:
 
 def test_context_is_balanced_by_the_zigzag(show: Any) -> None:
     text = show(pages.data("context")).text("balance")
-    assert "zigzag: the busiest shard has 1.00 times the mean" in text
+    assert "Zigzag: the busiest shard has 1.00 times the mean" in text
 
 
 def test_the_ledger_sorts_and_filters(show: Any) -> None:

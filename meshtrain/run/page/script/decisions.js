@@ -37,7 +37,7 @@ function sentence(text) {
 
 // A sentence of the planner with its inequalities set off: `157 GB > 73.6 GB`, `67% > 25%`, `0.125 rows ... < 1`.
 function withInequalities(sentence) {
-  const amount = "[\\d.,]+(?:e[+-]?\\d+)?(?: ?(?:%|[kMGT]?B\\b|s\\b|tokens?\\b|토큰|rows for each GPU))?";
+  const amount = "\\d[\\d.,]*(?:e[+-]?\\d+)?(?: ?(?:%|[kMGT]?B\\b|s\\b|tokens?\\b|토큰|rows for each GPU))?";
   const pattern = new RegExp(`(${amount} (?:<=|>=|<|>) ${amount})`);
   return sentence.split(pattern).map((piece, i) => (i % 2 ? h("mark", {}, piece.replace("<=", "≤").replace(">=", "≥")) : piece));
 }

@@ -36,10 +36,11 @@ function count(value) {
   return Math.round(value).toLocaleString("en-US");
 }
 
-// 405.9 billion as 406e9: the exponents of a field that counts in billions.
+// 405.9 billion as 406e9: the exponents of a field that counts in billions. Below 100,000 as it is.
 function power(value) {
+  if (value < 1e5) return value < 999.5 ? digits(value) : count(value);
   const exponent = Math.floor(Math.log10(value) / 3) * 3;
-  return exponent < 3 ? digits(value) : `${digits(value / 10 ** exponent)}e${exponent}`;
+  return `${digits(value / 10 ** exponent)}e${exponent}`;
 }
 
 function rate(bytesPerSecond) {

@@ -20,7 +20,7 @@ section("ledger", (root) => {
   };
   const filter = (key) => (value) => { ledger[key] = value; draw(); };
   const all = [["", t("ledger.all")]];
-  const some = (key) => [...all, ...[...new Set(lines.map((line) => nameOf(line, key)))].sort().map((one) => [one, one || "–"])];
+  const some = (key) => [...all, ...[...new Set(lines.map((line) => nameOf(line, key)))].sort().map((one) => [one, one])];
   const search = h("input", { type: "search", value: ledger.text, on: { input: () => filter("text")(search.value) } });
   root.append(h("dl", { class: "facts" }, totals(audited)),
     h("div", { class: "controls" },
@@ -34,7 +34,7 @@ section("ledger", (root) => {
 });
 
 function nameOf(line, key) {
-  return key === "axes" ? line.axes.join(" × ") : line[key] ?? "";
+  return (key === "axes" ? line.axes.join(" × ") : line[key]) || "–";
 }
 
 function totals(audited) {
@@ -58,7 +58,7 @@ function totals(audited) {
 function ledgerColumns(audited) {
   const planned = ["planned", (line) => bytes(line.planned), true];
   const columns = [
-    ["axes", (line) => nameOf(line, "axes") || "–"], ["kind", (line) => h("code", {}, line.kind)],
+    ["axes", (line) => nameOf(line, "axes")], ["kind", (line) => h("code", {}, line.kind)],
     ["phase", (line) => t(`phase.${line.phase}`)], ["times", (line) => count(line.times), true], planned,
     ["link", (line) => (line.link ? t(`link.${line.link}`) : "–")], ["seconds", (line) => seconds(line.seconds), true],
     ["why", (line) => h("div", { class: "why", lang: "en" }, line.why, line.note ? h("small", {}, line.note) : null,

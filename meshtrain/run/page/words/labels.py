@@ -121,7 +121,7 @@ LABELS: dict[str, tuple[str, str]] = {
         "Positions are columns of the batch as it arrives: tokens dealt out in the zigzag.",
         "위치는 지그재그로 나누어 도착한 배치의 열 번호입니다.",
     ),
-    "holders.padding": ("The last part is filled up.", "마지막 조각은 채움 값을 포함합니다."),
+    "holders.padding": ("Parts are filled up to the same size.", "조각은 크기가 같도록 채움 값을 포함합니다."),
     "groups.one_device": ("One device has no partners.", "장치가 하나뿐이라 그룹이 없습니다."),
     "groups.axis": ("Axis", "축"),
     "groups.does": ("What it does", "역할"),

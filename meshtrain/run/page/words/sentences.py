@@ -56,6 +56,10 @@ SENTENCES: dict[str, tuple[str, str]] = {
         "no layout is free of long waits; the fastest that fits is taken",
         "오래 기다리지 않는 레이아웃이 없어, 들어가는 것 중 가장 빠른 것을 택함",
     ),
+    "sentence.experts_without": (
+        "{experts}; without a capacity devices would compute {times} times the rows that there are, > {most}",
+        "{experts}; 용량 제한이 없으면 장치는 실제 행의 {times}배를 계산함, > {most}",
+    ),
     "sentence.experts": (
         "experts have {share} of the parameters, {size} with gradients, masters and moments; a token meets {some} of"
         " {all}",
