@@ -67,7 +67,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         **STAGES, "mesh": dict(s=2, d=1, x=2), "pipeline": dict(schedule="1f1b", microbatches=2, layers=(2, 1)),
     },
     "gathered in every pass": dict(
-        mesh=dict(s=2, d=2), rules=dict(batch="d", layers="s"), params=dict(embed="d"),
+        mesh=dict(s=2, x=2), rules=dict(batch="x", expert="x", layers="s"), params=dict(embed="x", expert_embed=None),
         pipeline=dict(schedule="1f1b", microbatches=2, gather="pass"),
     ),
     "zb, zero1": {
@@ -77,7 +77,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "1f1b, on data and tensor": dict(
         mesh=dict(s=2, d=2, t=2),
         rules=dict(TENSOR, batch="d", expert=("d", "t"), expert_mlp=None, layers="s"), activations=dict(stream="t"),
-        pipeline=dict(schedule="1f1b", microbatches=2, gather="pass"), params=dict(embed="d", expert_embed=None),
+        pipeline=dict(schedule="1f1b", microbatches=2), params=dict(embed="d", expert_embed=None),
     ),
 }  # fmt: skip
 

@@ -20,17 +20,21 @@ from meshtrain.parallel.experts.geometry import Geometry, only
 
 
 class Hop(NamedTuple):
-    """order: for each row sorted by destination the row before. sizes [1, from, to]: rows that travel on the axis."""
+    """order: for each row sorted by destination the row before; back: the other way round. sizes [1, from, to]: rows
+    that travel on the axis."""
 
     order: jax.Array
+    back: jax.Array
     sizes: jax.Array
 
 
 class Routes(NamedTuple):
-    """The hops, the sort by expert behind the last of them, how many rows each of this device's experts gets [1, E]."""
+    """The hops, the sort by expert behind the last of them (order: with rows to spare behind it) and the other way
+    round, how many rows each of this device's experts gets [1, E]."""
 
     hops: tuple[Hop, ...]
     order: jax.Array
+    back: jax.Array
     sizes: jax.Array
 
 
@@ -58,7 +62,7 @@ class Dropless:
             order, counts_E = _sort(expert_R, np.lexsort((np.arange(number), to_E)))
             counts_AE = lax.all_gather(counts_E, axis)
             sizes_AA = counts_AE @ jnp.asarray(np.eye(self.geometry.sizes[axis], dtype=np.int32)[to_E])
-            hops.append(Hop(order, sizes_AA[None]))
+            hops.append(Hop(order, _inverse(order), sizes_AA[None]))
             arriving_AE = jnp.where(jnp.asarray(to_E) == lax.axis_index(axis), counts_AE, 0)
             ends = jnp.cumsum(arriving_AE.reshape(-1))
             rows = jnp.arange(self.num_rows(hop + 1), dtype=jnp.int32)
@@ -67,7 +71,8 @@ class Dropless:
         local = self.geometry.local
         mine_R = jnp.where(expert_R < number, expert_R % local, local)
         order, sizes_E = _sort(mine_R, np.arange(local))
-        return Routes(tuple(hops), order, sizes_E[None])
+        spare = grouped.spare(order.size, self.geometry.gpu)
+        return Routes(tuple(hops), jnp.pad(order, (0, spare)), _inverse(order), sizes_E[None])
 
     def send(self, routes: Routes, x: jax.Array, per: int) -> jax.Array:
         """Rows of this device's experts, expert by expert, of x [tokens, ..] (per = top_k) or [pairs, ..] (per = 1)."""
@@ -78,26 +83,25 @@ class Dropless:
 
     def bring(self, routes: Routes, rows: jax.Array) -> jax.Array:
         """[pairs, ..] from rows as `send` gives them: back where they came from; 0 for pairs that went nowhere."""
-        total = routes.sizes.sum()
-        rows = only(jnp.arange(rows.shape[0]) < total, rows)  # (a GPU's products leave anything behind the last row)
-        rows = rows[jnp.argsort(routes.order)]
+        # (behind the last expert's rows a product leaves anything)
+        rows = only(routes.back < routes.sizes.sum(), rows[routes.back])
         for number, axis in reversed(list(enumerate(self.axes, 1))):
             hop = routes.hops[number - 1]
             rows = self._exchange(rows, self.num_rows(number - 1), number, hop.sizes[0].T, axis)
-            rows = rows[jnp.argsort(hop.order)]
+            rows = rows[hop.back]
         return rows
 
-    def times(self, routes: Routes, x_RA: jax.Array, w_EAB: jax.Array) -> jax.Array:
-        """Each row times the matrix of its expert."""
+    def times(self, routes: Routes, x_RA: jax.Array, w_EAB: tuple[jax.Array, ...]) -> jax.Array:
+        """[R, c, B]: each row times the c matrices of its expert."""
         return grouped.rows_times(x_RA, w_EAB, routes.sizes[0], self.geometry.gpu)
 
-    def times_transposed(self, routes: Routes, x_RB: jax.Array, w_EAB: jax.Array) -> jax.Array:
-        """Each row times the transposed matrix of its expert."""
-        return grouped.rows_times_transposed(x_RB, w_EAB, routes.sizes[0], self.geometry.gpu)
+    def times_transposed(self, routes: Routes, x_RcB: jax.Array, w_EAB: tuple[jax.Array, ...]) -> jax.Array:
+        """[R, A]: each row times the transposed matrices of its expert, added up over c."""
+        return grouped.rows_times_transposed(x_RcB, w_EAB, routes.sizes[0], self.geometry.gpu)
 
-    def outer(self, routes: Routes, x_RA: jax.Array, y_RB: jax.Array) -> jax.Array:
-        """The gradients of the matrices [E, A, B], float32."""
-        return grouped.outer(x_RA, y_RB, routes.sizes[0], self.geometry.gpu)
+    def outer(self, routes: Routes, x_RA: jax.Array, y_RcB: jax.Array) -> tuple[jax.Array, ...]:
+        """The gradients of the c matrices [E, A, B], float32."""
+        return grouped.outer(x_RA, y_RcB, routes.sizes[0], self.geometry.gpu)
 
     def _exchange(self, x: jax.Array, num_rows: int, hop: int, sizes_AA: jax.Array, axis: str) -> jax.Array:
         """The ragged all-to-all: sizes_AA[i, j] rows go from i to j, each device's rows stand by destination."""
@@ -126,3 +130,8 @@ def _sort(key_R: jax.Array, order_E: np.ndarray) -> tuple[jax.Array, jax.Array]:
     order = jnp.argsort(place_R, stable=True)
     edges = jnp.searchsorted(place_R[order], jnp.arange(len(order_E) + 1))
     return order, (edges[1:] - edges[:-1])[place_E[:-1]].astype(jnp.int32)
+
+
+def _inverse(order: jax.Array) -> jax.Array:
+    """The place of each row in a permutation."""
+    return jnp.zeros_like(order).at[order].set(jnp.arange(order.size, dtype=order.dtype), unique_indices=True)

@@ -5,7 +5,8 @@ batched products: nothing depends on the routing but what is in the slots.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,24 +63,33 @@ class Slots:
         back = back.reshape(-1, *rows.shape[1:])
         return only(filled.slot >= 0, back[jnp.maximum(filled.slot, 0)])
 
-    def times(self, filled: Filled, x: jax.Array, w_EAB: jax.Array) -> jax.Array:
-        """Each row times the matrix of its expert."""
-        return self._each(lambda x, w: x @ w, self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
+    def times(self, filled: Filled, x_RA: jax.Array, w_EAB: tuple[jax.Array, ...]) -> jax.Array:
+        """[R, c, B]: each row times the c matrices of its expert."""
+        product = lambda x, *w: jnp.stack([x @ v for v in w], axis=1)  # noqa: E731
+        joined = lambda x, *w: (x @ jnp.concatenate(w, axis=1)).reshape(x.shape[0], len(w), -1)  # noqa: E731
+        y = self._each(product, joined, self._by_expert(x_RA), *w_EAB)
+        return y.reshape(-1, *y.shape[2:])
 
-    def times_transposed(self, filled: Filled, x: jax.Array, w_EAB: jax.Array) -> jax.Array:
-        """Each row times the transposed matrix of its expert."""
-        return self._each(lambda x, w: x @ w.T, self._by_expert(x), w_EAB).reshape(x.shape[0], -1)
+    def times_transposed(self, filled: Filled, x_RcB: jax.Array, w_EAB: tuple[jax.Array, ...]) -> jax.Array:
+        """[R, A]: each row times the transposed matrices of its expert, added up over c."""
+        product = lambda x, *w: sum(x[:, c] @ v.T for c, v in enumerate(w))  # noqa: E731
+        joined = lambda x, *w: x.reshape(x.shape[0], -1) @ jnp.concatenate(w, axis=1).T  # noqa: E731
+        y = self._each(product, joined, self._by_expert(x_RcB), *w_EAB)
+        return y.reshape(-1, *y.shape[2:])
 
-    def outer(self, filled: Filled, x: jax.Array, y: jax.Array) -> jax.Array:
-        """The gradients of the matrices [E, A, B], float32."""
-        product = lambda x, y: jnp.matmul(x.T, y, preferred_element_type=jnp.float32)  # noqa: E731
-        return self._each(product, self._by_expert(x), self._by_expert(y))
+    def outer(self, filled: Filled, x_RA: jax.Array, y_RcB: jax.Array) -> tuple[jax.Array, ...]:
+        """The gradients of the c matrices [E, A, B], float32."""
+        num = y_RcB.shape[1]
+        one = partial(jnp.matmul, preferred_element_type=jnp.float32)
+        product = lambda x, y: tuple(one(x.T, y[:, c]) for c in range(num))  # noqa: E731
+        joined = lambda x, y: tuple(jnp.split(one(x.T, y.reshape(y.shape[0], -1)), num, axis=1))  # noqa: E731
+        return self._each(product, joined, self._by_expert(x_RA), self._by_expert(y_RcB))
 
-    def _each(self, product: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
-        """The product of each expert: one batched product, or on a CPU, where that is slow, one after the other."""
+    def _each(self, product: Callable[..., Any], joined: Callable[..., Any], *arrays: jax.Array) -> Any:
+        """The product of each expert: batched ones, or on a CPU, where that is slow, one joined expert by expert."""
         if self.geometry.gpu:
             return jax.vmap(product)(*arrays)
-        return lax.map(lambda of_one: product(*of_one), arrays)
+        return lax.map(lambda of_one: joined(*of_one), arrays)
 
     def _swap(self, rows: jax.Array, axis: str) -> jax.Array:
         """The all-to-all over one axis, of the dim that counts the devices of this axis."""
