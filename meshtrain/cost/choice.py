@@ -24,6 +24,8 @@ LARGEST_TABLE = 8192  # pieces x microbatches of a schedule that is worth its ta
 
 
 CAPACITIES = (None, 1.25)  # dropless, and a quarter above an even load
+MOST_ROWS = 8  # times those that an even load fills, beyond which dropless is not looked at
+MOST_NODES = 8  # that experts are dealt out over
 
 
 class AxisNames(NamedTuple):
@@ -140,23 +142,35 @@ def _row(axes: Sequence[str]) -> Any:
     return None if not axes else axes[0] if len(axes) == 1 else tuple(axes)
 
 
+def least_rows(model: ModelConfig) -> float:
+    """Without a capacity: rows times experts that devices compute at least, for each pair of a token and an expert.
+
+    As compiled, all rows of a buffer meet all experts of a device; one expert each on as many devices as there are
+    experts is the least: a buffer has room for all tokens of all of them, of which top_k of num_experts come."""
+    assert model.moe is not None
+    return model.moe.num_experts / model.moe.top_k
+
+
 def expert_choices(sizes: Sizes, model: ModelConfig, fast: int) -> Iterator[Experts]:
     """Ways to deal a model's experts out on a mesh, dropless first, and a whole copy with a capacity; nothing for a
     model without experts.
 
-    Over one part or all that share fast links, or whole nodes: what lies between costs as much and spares less."""
+    Over one part or all that share fast links, or a few whole nodes: what lies between costs as much and spares less.
+    """
     if model.moe is None:
         return
     near = max(fast // sizes.tensor, 1)  # parts beside each other in the fast links
     divisors = _divisors(math.gcd(sizes.data, model.moe.num_experts))
     inside = max(n for n in divisors if n <= near)
-    for parts in (n for n in divisors if n in (1, inside) or (n > near and n % near == 0)):
+    across = [n for n in divisors if n > near and n % near == 0 and n // near <= MOST_NODES]
+    dropless = least_rows(model) <= MOST_ROWS
+    for parts in sorted({1, inside, *across}):
         for tensor in (False, True) if sizes.tensor > 1 else (False,):
             whole = parts * (sizes.tensor if tensor else 1)
             narrow = not tensor and model.moe.mlp % sizes.tensor
             if model.moe.num_experts % whole or narrow:
                 continue
-            for capacity in CAPACITIES if whole > 1 else CAPACITIES[1:]:
+            for capacity in CAPACITIES if whole > 1 and dropless else CAPACITIES[1:]:
                 yield Experts(parts, max(parts // near, 1), tensor, capacity)
 
 
@@ -178,7 +192,8 @@ def meshes(model: ModelConfig, num_devices: int, global_batch: int, length: int,
 def choices(sizes: Sizes, model: ModelConfig, global_batch: int, fast: int) -> Iterator[Choice]:
     """Every choice on a mesh. In a pipeline masters and moments are always stored in parts: that costs no traffic."""
     whole = model.moe is None or model.moe.mlp % sizes.tensor == 0  # else experts cannot be cut as dense MLPs are
-    experts = [*([None] if whole else []), *expert_choices(sizes, model, fast)]
+    plain = whole and (model.moe is None or least_rows(model) <= MOST_ROWS)
+    experts = [*([None] if plain else []), *expert_choices(sizes, model, fast)]
     for choice in _dense_choices(sizes, model, global_batch):
         for one in experts:
             yield replace(choice, experts=one) if one else choice

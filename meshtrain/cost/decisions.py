@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshtrain.cost.choice import Choice
+from meshtrain.cost.choice import MOST_ROWS, Choice, least_rows
 from meshtrain.cost.search import NO_STAGE, Found, Search, Where
 from meshtrain.cost.state import per_parameter
 from meshtrain.cost.verdict import describe, just, seconds, waiting, waits
@@ -184,9 +184,12 @@ class _Order:
         assert model.moe is not None
         count, others = self.search.parameters
         state = per_parameter(self.task.config).total * count
+        rows = least_rows(model)
+        without = f"; without a capacity devices would compute {rows:g} times the rows that there are, > {MOST_ROWS}"
         return (
             f"experts have {count / (count + others):.0%} of the parameters, {size_text(state)} with gradients, masters"
             f" and moments; a token meets {model.moe.top_k} of {model.moe.num_experts}"
+            f"{without if rows > MOST_ROWS else ''}"
         )
 
     def _near(self, said: list[str], name: str, kind: Where) -> list[Found]:
