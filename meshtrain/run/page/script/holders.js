@@ -4,8 +4,7 @@ const held = { array: null, device: 0 };
 
 section("holders", (root) => {
   const arrays = DATA.arrays.list;
-  held.array ??= Math.max(0, arrays.findIndex((one) => one.kind === "params" && one.bytes === Math.max(
-    ...arrays.filter((other) => other.kind === "params").map((other) => other.bytes))));
+  held.array ??= largest(arrays);
   const area = h("div", { class: "holders", "aria-live": "polite" });
   const kinds = [...new Set(arrays.map((one) => one.kind))];
   const options = kinds.map((kind) => [t(`kind_of_array.${kind}`),
@@ -25,6 +24,12 @@ section("holders", (root) => {
     choice(t("holders.array"), options, held.array, (value) => { held.array = Number(value); draw(); }), device), area);
   draw();
 });
+
+// The number of the largest weight as a whole: the one that most is to be seen of.
+function largest(arrays) {
+  const size = (one) => (one.kind === "params" ? one.dims.reduce((all, dim) => all * dim.size, 1) : 0);
+  return arrays.reduce((best, one, i) => (size(one) > size(arrays[best]) ? i : best), 0);
+}
 
 // Into how many parts a dim is cut.
 function partsOf(dim) {
