@@ -1,6 +1,7 @@
 """Several trainers as real processes on this machine, which take each other for hosts."""
 
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ def start(
     cache: Path | None = None,
     port: int | None = None,
     late: dict[int, float] | None = None,
+    program: str = "meshtrain.train",
+    address: str = "127.0.0.1",
 ) -> list[Process]:
     """Process 0, 1, ... of a run, started at once but for those that are `late` by so many seconds."""
     port = port or free_port()
@@ -22,9 +25,18 @@ def start(
     begun = time.monotonic()
     for index in sorted(range(processes), key=lambda index: late.get(index, 0)):
         time.sleep(max(begun + late.get(index, 0) - time.monotonic(), 0))
-        place = ["--coordinator", f"127.0.0.1:{port}", "--processes", str(processes), "--process", str(index)]
-        started[index] = Process(*argv, *place, cache=cache)
+        place = ["--coordinator", f"{address}:{port}", "--processes", str(processes), "--process", str(index)]
+        started[index] = Process(*argv, *place, cache=cache, program=program)
     return [started[index] for index in range(processes)]
+
+
+def loopback() -> str:
+    """This machine's own address as one of IPv6, where it has that, since it is the rarer one."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return "127.0.0.1"
+    return "[::1]"
 
 
 def finish_all(processes: list[Process], seconds: float = 240) -> list[int]:

@@ -79,12 +79,14 @@ def restored(saved: Saved, config: RunConfig) -> dict[str, jax.Array]:
 class Process:
     """The trainer as a real process."""
 
-    def __init__(self, *argv: str, cache: Path | None = None, **environment: str) -> None:
+    def __init__(
+        self, *argv: str, cache: Path | None = None, program: str = "meshtrain.train", **environment: str
+    ) -> None:
         # The compiler's flags of this session, for the same numbers, but the trainer makes its own devices.
         flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
         keep = os.environ | {"XLA_FLAGS": " ".join(flags)}
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "meshtrain.train", *argv, f"--config.compilation_cache={cache or 'off'}"],
+            [sys.executable, "-m", program, *argv, f"--config.compilation_cache={cache or 'off'}"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=keep | environment,
         )  # fmt: skip
         self.output = ""

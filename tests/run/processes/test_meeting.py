@@ -13,13 +13,16 @@ import pytest
 from meshtrain.errors import InputError, MeshtrainError, PeerError
 from meshtrain.run.processes.environment import ThisProcess
 from meshtrain.run.processes.meeting import free_port, meet, odd_ones
+from tests.run.hosts import loopback
 
 FACTS = {"code": "1", "config.steps": 8}
 
 
-def member(index: int, count: int, port: int, wait: float = 20, host: str | None = None) -> ThisProcess:
+def member(
+    index: int, count: int, port: int, wait: float = 20, host: str | None = None, address: str = "127.0.0.1"
+) -> ThisProcess:
     return ThisProcess(
-        index, count, f"127.0.0.1:{port}", host or f"host{index}", wait=wait, sources={"coordinator": "--coordinator"}
+        index, count, f"{address}:{port}", host or f"host{index}", wait=wait, sources={"coordinator": "--coordinator"}
     )
 
 
@@ -51,7 +54,8 @@ def meeting(members: list[ThisProcess], facts: list[dict[str, Any]] | None = Non
 @pytest.mark.parametrize("delays", [[0, 0.7, 0.2], [0.7, 0, 0]])
 def test_processes_meet_in_either_order(delays: list[float]) -> None:
     port = free_port()
-    assert together(meeting([member(i, 3, port) for i in range(3)]), delays) == [None, None, None]
+    members = [member(i, 3, port, address=loopback()) for i in range(3)]
+    assert together(meeting(members), delays) == [None, None, None]
 
 
 def test_a_hundred_processes_meet() -> None:

@@ -53,7 +53,7 @@ def test_processes_may_come_and_go_late_and_one_goes_on_with_their_run(
 ) -> None:
     """Case S2: process 0 comes 3 s late, process 1 ends late. The run of two, then of one, is CLOSE to the unbroken."""
     run = write_run(tmp_path)
-    both = hosts.start(*run, "--config.steps=5", cache=cache, late={0: 3.0})
+    both = hosts.start(*run, "--config.steps=5", cache=cache, late={0: 3.0}, address=hosts.loopback())
     both[0].wait_for("step 4/5")
     both[1].signal(signal.SIGSTOP)
     time.sleep(2)
