@@ -32,7 +32,7 @@ def slow_down() -> None:
         _wait("evaluation", 0.7)
         return run(self, *arguments)
 
-    Batches._read, Evaluation.run = slow_read, slow_run  # type: ignore[method-assign]
+    Batches._read, Evaluation.run = slow_read, slow_run  # type: ignore[method-assign, assignment]
     checkpoint_folder.take_checksums = slow_take
 
 

@@ -78,7 +78,7 @@ LocalProcesses([[sys.executable, "-c", {program!r}]] * 2).run()
 """
     with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         assert parent.stdout is not None
-        children = []
+        children: list[psutil.Process] = []
         while len(children) < 2:
             words = parent.stdout.readline().split()
             children += [psutil.Process(int(words[2]))] if words[1] == "child" else []
