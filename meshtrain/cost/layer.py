@@ -22,7 +22,7 @@ from meshtrain.layout import Placement
 from meshtrain.model import ModelConfig
 from meshtrain.model.block import run_layers
 from meshtrain.model.inputs import make_inputs
-from meshtrain.parallel.pipeline.split import Cut, cut
+from meshtrain.parallel.pipeline.split import Cut, cut, loop_sizes
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,14 @@ def _layers(model: ModelConfig, place: Placement, batch: Any) -> Any:
 
 def _carries(eqn: Any, shape: tuple[int, ...]) -> bool:
     """Whether a loop hands on the residual stream, or its gradient."""
-    return any(v.aval.shape == shape for v in eqn.outvars[: eqn.params["num_carry"]])
+    return any(v.aval.shape == shape for v in eqn.outvars[: loop_sizes(eqn.params)[1]])
 
 
 def _saved(forward: Any, num_layers: int) -> Iterator[Saved]:
     """What the scan over layers stacks for the backward pass, by layer."""
     body = next(iter(bodies(forward)))
     made = dict(_makers(body))
-    first = forward.params["num_carry"]
+    first = loop_sizes(forward.params)[1]
     for inner, outer in zip(body.outvars[first:], forward.outvars[first:], strict=True):
         name = ""
         at: Any = inner

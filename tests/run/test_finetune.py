@@ -60,7 +60,8 @@ def test_it_is_shown_and_planned_without_its_weights_but_not_trained(
     assert plan.main([*asked, *cluster, "--layout", str(ROOT / "configs" / "layouts" / "zero3_remat.py")]) == 0
     assert "H100" in capsys.readouterr().out
     assert train.main(asked) == 2
-    assert all(text in capsys.readouterr().err for text in (str(folder), "model.safetensors"))
+    error = capsys.readouterr().err
+    assert all(text in error for text in (str(folder), "model.safetensors"))
     assert not (tmp_path / "run").exists()
 
 

@@ -182,7 +182,7 @@ def _ids(sources: Iterable[Source]) -> list[Id]:
 
 def _cut_loop(eqn: JaxprEqn, asked: tuple[bool, ...]) -> _Loop:
     """The body cut so that the first half makes what is asked, and every carry that this depends on."""
-    num_consts, num_carry = _loop_sizes(eqn.params)
+    num_consts, num_carry = loop_sizes(eqn.params)
     body = _flatten(eqn.params["jaxpr"])
     carries = asked[:num_carry]
     while True:
@@ -194,7 +194,7 @@ def _cut_loop(eqn: JaxprEqn, asked: tuple[bool, ...]) -> _Loop:
         carries = grown
 
 
-def _loop_sizes(params: dict[str, Any]) -> tuple[int, int]:
+def loop_sizes(params: dict[str, Any]) -> tuple[int, int]:
     """Numbers of constants and carries of a scan, as either line of JAX writes them."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
