@@ -135,7 +135,7 @@ def _is_few(one: Found) -> bool:
     size = 1
     for dim in one.shape:
         size *= dim
-    return one.kind == "all_reduce" and size <= FEW
+    return one.kind in ("all_reduce", "all_gather") and size <= FEW
 
 
 def _take(need: _Need, items: Iterable[_Item], alike: Callable[[_Need, _Item], bool]) -> None:
@@ -211,8 +211,10 @@ def _regrouped(needs: list[_Need], items: list[_Item]) -> list[Entry]:
             Entry("expected", plan.kind, plan.axes, plan.phase, plan.dim, why, total, wire, times, sources,
                   "in other pieces", beside)
         )  # fmt: skip
-        for left in (*mine, *theirs):
-            left.left = 0
+        for need in mine:
+            need.left = 0
+        for item in theirs:
+            item.left = 0
     return entries
 
 

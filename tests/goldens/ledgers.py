@@ -2,12 +2,13 @@
 
 Whatever is not as planned has its reason here, by the words of its line; a line without one fails the test. Run as a
 program (`python -m tests.goldens.ledgers FOLDER [LAYOUT ...]`) it writes the texts: the compiler is chosen before any
-device is touched. Never the program's own text: that changes with every version of the compiler.
+device is touched. Never the program's own text: that changes with every version of the compiler. Layouts of published
+runs keep their axes and schedule here, on the fewest devices that leave each axis above 1; AT_SIZE, as they were run.
 """
 
-import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,17 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "audit"
 LAYOUTS = sorted((ROOT / "configs" / "layouts").glob("*.py"))
 NUM_DEVICES, GLOBAL_BATCH, LENGTH = 16, 256, 512
+
+# Layout of a published run -> what is changed for 16 devices: sizes of the mesh, and layers or microbatches.
+SHRUNK: dict[str, dict[str, Any]] = {
+    "deepseek_v3": dict(mesh=dict(data=-1, stage=2, node=2, gpu=2), microbatches=4),
+    "llama3_405b_8k": dict(mesh=dict(data=-1, stage=2, tensor=2), layers=14),
+    "llama3_405b_128k": dict(mesh=dict(data=-1, stage=2, context=2, tensor=2), layers=14),
+}
+
+# Published runs at their own size: layout -> (run, GPUs). 2 to 4 minutes and 2 GB each; a test reads them, and holds
+# their plan against the plan of today.
+AT_SIZE = {"llama3_405b_8k": ("llama3_405b", 16384), "llama3_405b_128k": ("llama3_405b_128k", 16384)}
 
 # Words of a line -> why it is not as planned.
 REASONS = {
@@ -28,15 +40,47 @@ REASONS = {
 
 
 def layouts() -> list[Path]:
-    """The files of dense models whose fixed axes fit 16 devices; published runs are audited at their own size."""
+    """All layout files but that of one device."""
+    return [path for path in LAYOUTS if path.stem != "single"]
+
+
+def case(path: Path) -> tuple[Any, Any]:
+    """(StepConfig, Layout) that a layout file is compiled with."""
+    from meshtrain.layout import Layout
+    from meshtrain.model import ModelConfig, MoEConfig
     from meshtrain.run import config_file
+    from meshtrain.step import Precision, StepConfig
 
-    def fits(path: Path) -> bool:
-        values = config_file.read(str(path), "layout").values
-        dense = "expert" not in values.get("rules", {})
-        return dense and NUM_DEVICES % math.prod(size for size in values["mesh"].values() if size > 0) == 0
+    values = config_file.read(str(path), "layout").values
+    changes = SHRUNK.get(path.stem, {})
+    values["mesh"] = changes.get("mesh", values["mesh"])
+    if "microbatches" in changes:
+        values["pipeline"]["microbatches"] = changes["microbatches"]
+    model = ModelConfig(
+        num_layers=changes.get("layers", 4), embed=256, num_heads=16, num_kv_heads=8, head_dim=32, mlp=512, vocab=2048,
+        max_length=LENGTH,
+    )  # fmt: skip
+    if path.stem == "deepseek_v3":
+        model = _deepseek()
+    elif "expert" in values.get("rules", {}):
+        moe = MoEConfig(num_experts=32, top_k=2, mlp=256, balance_loss=0.01, z_loss=0.001)
+        model = replace(model, moe=moe)
+    return StepConfig(model, precision=Precision("bfloat16")), Layout.parse(values, path.stem)
 
-    return [path for path in LAYOUTS if path.stem != "single" and fits(path)]
+
+def _deepseek() -> Any:
+    """DeepSeek-V3, small: latents, groups, a bias, a shared expert, first dense layers."""
+    from meshtrain.model import ModelConfig
+    from meshtrain.run import config_file, schema
+
+    values = config_file.read(str(ROOT / "configs" / "models" / "deepseek_v3.py"), "model").values
+    values |= dict(
+        num_layers=6, embed=256, num_heads=16, num_kv_heads=16, head_dim=48, mlp=512, vocab=2048, max_length=LENGTH,
+        rope_scaling=None,
+    )  # fmt: skip
+    values["latent"] |= dict(query_rank=96, kv_rank=64, nope_dim=32, rope_dim=16, value_dim=32)
+    values["moe"] |= dict(num_experts=32, top_k=4, mlp=128, first_dense=2, num_groups=4, top_groups=2)
+    return schema.build(ModelConfig, values, "model")
 
 
 def ledger_text(path: Path) -> str:
@@ -44,18 +88,11 @@ def ledger_text(path: Path) -> str:
     from meshtrain.audit import compile_step
     from meshtrain.audit.collectives import read_collectives
     from meshtrain.audit.hlo import parse_module
-    from meshtrain.audit.ledger import make_ledger
+    from meshtrain.audit.ledger import at_even_load, make_ledger
     from meshtrain.cost.traffic import predict_traffic
-    from meshtrain.layout import Layout, place_abstract
-    from meshtrain.model import ModelConfig
-    from meshtrain.run import config_file
-    from meshtrain.step import Precision, StepConfig
+    from meshtrain.layout import place_abstract
 
-    model = ModelConfig(
-        num_layers=4, embed=256, num_heads=16, num_kv_heads=8, head_dim=32, mlp=512, vocab=2048, max_length=LENGTH
-    )
-    step = StepConfig(model, precision=Precision("bfloat16"))
-    layout = Layout.parse(config_file.read(str(path), "layout").values, path.stem)
+    step, layout = case(path)
     place = place_abstract(layout, NUM_DEVICES)
     compiled = compile_step(
         step, layout, NUM_DEVICES, global_batch=GLOBAL_BATCH, length=LENGTH,
@@ -65,7 +102,35 @@ def ledger_text(path: Path) -> str:
     assert text is not None
     found = read_collectives(parse_module(text), place.axis_sizes, layout.pipeline is not None)
     planned = predict_traffic(step, place, global_batch=GLOBAL_BATCH, length=LENGTH)
-    return "\n".join(_lines(path.stem, make_ledger(planned, found)))
+    return "\n".join(_lines(path.stem, make_ledger(planned, at_even_load(found, planned))))
+
+
+def at_size_text(name: str) -> str:
+    """The golden of a published run at its own size: the ledger of its audit, and the peak of memory."""
+    from meshtrain.layout.words import size_text
+    from meshtrain.run.audit import make_audit_report
+    from meshtrain.run.cluster_file import read_cluster
+
+    config, layout, num_devices = at_size(name)
+    cluster = read_cluster(str(ROOT / "configs" / "clusters" / "h100_roce.py"))
+    report = make_audit_report(config, layout, name, cluster, num_devices)
+    assert report.predicted is not None
+    return "\n".join([
+        *_lines(name, report.ledger),
+        f"{num_devices:,} GPUs; peak {size_text(report.peak)}, planned {size_text(report.predicted)};"
+        f" {report.ledger.overlapped / report.ledger.found:.0%} of the bytes beside compute",
+    ])  # fmt: skip
+
+
+def at_size(name: str) -> tuple[Any, Any, int]:
+    """(RunConfig, values of the layout, GPUs) of a published run."""
+    from meshtrain.run import config_file, schema
+    from meshtrain.run.config import RunConfig
+
+    run, num_devices = AT_SIZE[name]
+    values = config_file.read(str(ROOT / "configs" / "runs" / f"{run}.py"), "config").values
+    layout = config_file.read(str(ROOT / "configs" / "layouts" / f"{name}.py"), "layout").values
+    return schema.build(RunConfig, values, "config"), layout, num_devices
 
 
 def _lines(name: str, ledger: Any) -> Iterator[str]:
@@ -86,12 +151,21 @@ def reason(words: str) -> str:
     return next((text for part, text in REASONS.items() if part in words), "NONE")
 
 
-if __name__ == "__main__":
-    from meshtrain.run.compiler import compile_without_gpus
-
-    compile_without_gpus()
-    folder, names = Path(sys.argv[1]), sys.argv[2:]
+def write(folder: Path, names: Sequence[str] = ()) -> None:
+    """Writes the goldens of these layouts (default all), in a folder `at_size` those of published runs."""
     for file in layouts():
         if not names or file.stem in names:
             (folder / f"{file.stem}.txt").write_text(ledger_text(file) + "\n")
             print(file.stem, flush=True)
+    for name in AT_SIZE:
+        if not names or f"at_size/{name}" in names:
+            (folder / "at_size").mkdir(exist_ok=True)
+            (folder / "at_size" / f"{name}.txt").write_text(at_size_text(name) + "\n")
+            print(f"at_size/{name}", flush=True)
+
+
+if __name__ == "__main__":
+    from meshtrain.run.compiler import compile_without_gpus
+
+    compile_without_gpus()
+    write(Path(sys.argv[1]), sys.argv[2:])

@@ -12,10 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.goldens.ledgers import FOLDER, ROOT, layouts, reason
+from meshtrain.audit.ledger import SCALARS
+from meshtrain.cost.traffic import predict_traffic
+from meshtrain.layout import Layout, place_abstract
+from meshtrain.run.startup import step_config
+from tests.goldens.ledgers import AT_SIZE, FOLDER, ROOT, at_size, layouts, reason
 
 # Compiled in every run of the tests: together they have every kind of exchange. The rest are read, and refreshed.
-COMPILED = ("zero1_microbatches", "hsdp_tensor", "tensor8_zero3", "context_usp", "pipeline_tensor_zero1")
+COMPILED = (
+    "zero1_microbatches", "hsdp_tensor", "tensor8_zero3", "context_usp", "pipeline_tensor_zero1", "expert_tensor",
+    "llama3_405b_8k",
+)  # fmt: skip
 TOLERANCE = 0.02
 REVIEWED_WITH = "0.10."  # the line of JAX whose compiler made the goldens; another one may choose other pieces
 
@@ -35,10 +42,30 @@ def test_ledgers_are_the_reviewed_ones(tmp_path: Path) -> None:
 
 def test_every_layout_has_a_ledger_and_every_surprise_a_reason() -> None:
     assert {path.stem for path in layouts()} == {path.stem for path in FOLDER.glob("*.txt")}
-    for path in FOLDER.glob("*.txt"):
+    assert set(AT_SIZE) == {path.stem for path in FOLDER.glob("at_size/*.txt")}
+    for path in FOLDER.rglob("*.txt"):
         text = path.read_text()
         assert as_planned(text), text.splitlines()[0]
         assert "reason: NONE" not in text, path.name
+
+
+@pytest.mark.parametrize("name", AT_SIZE)
+def test_the_plan_of_a_published_run_is_the_one_that_was_audited_at_its_size(name: str) -> None:
+    config, values, num_devices = at_size(name)
+    place = place_abstract(Layout.parse(values, name), num_devices)
+    planned = predict_traffic(
+        step_config(config), place, global_batch=config.global_batch, length=config.data.length,
+        packed=config.data.packed,
+    )  # fmt: skip
+    text = (FOLDER / "at_size" / f"{name}.txt").read_text()
+    audited = planned_bytes(text)
+    assert sum(one.wire_bytes for one in planned) == pytest.approx(audited, abs=len(text.splitlines()))
+
+
+def planned_bytes(text: str) -> int:
+    """What the lines of a ledger say was planned, without the line of single numbers."""
+    lines = re.findall(r" x \d+ +([\d,]+) +[\d,]+  (.*)", text)
+    return sum(int(planned.replace(",", "")) for planned, why in lines if why != SCALARS)
 
 
 def as_planned(text: str) -> bool:

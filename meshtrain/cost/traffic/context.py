@@ -62,13 +62,14 @@ def _gather(setting: Setting) -> list[Collective]:
     axes, layers, make = exchange_axes(setting.place).ring, setting.turns.layers, setting.make
     whole = 2 * _keys(setting) * setting.place.size(axes)
     ids = _ids(setting) * setting.place.size(axes)
+    own_ids = 0 if setting.place.layout.pipeline else layers.backward  # (there the pass that is done again has them)
     return [
         *make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once"),
         *make("all_gather", axes, whole, layers.forward, "forward", "length", "keys and values"),
         # Where attention is done again, its gather and the backward pass's own are one to the compiler.
         *make("all_gather", axes, whole, layers.backward, "backward", "length", "keys and values, again"),
         *make("reduce_scatter", axes, _wide(setting) * whole, layers.backward, "backward", "length", "their gradients"),
-        *make("all_gather", axes, ids, layers.backward, "backward", "length", "positions and segments"),
+        *make("all_gather", axes, ids, own_ids, "backward", "length", "positions and segments"),
     ]
 
 

@@ -15,6 +15,7 @@ from meshtrain.model import MoEConfig
 from meshtrain.parallel.experts.axes import ExpertAxes
 from meshtrain.parallel.experts.dropless import Dropless
 from meshtrain.parallel.experts.geometry import Geometry
+from meshtrain.step.routing import needs_load
 
 FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
 
@@ -24,7 +25,7 @@ def expert_traffic(setting: Setting) -> list[Collective]:
     moe = setting.config.model.moe
     if moe is None:
         return []
-    return [*_choices(setting, moe), *_exchanges(setting, moe), *_sums(setting, moe)]
+    return [*_choices(setting, moe), *_exchanges(setting, moe), *_sums(setting, moe), *_loads(setting, moe)]
 
 
 def expert_axes(setting: Setting) -> ExpertAxes:
@@ -91,3 +92,18 @@ def _sums(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
         yield from setting.make(kind, axes.summed, held, count, phase, dim, f"{what} out of the experts")
     weights, why = tokens * moe.top_k * FLOAT32.itemsize, "gradients of the choices' weights, their parts"
     yield from setting.make("all_reduce", axes.summed, weights, passes.backward, "backward", "", why)
+
+
+def _loads(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
+    """How many tokens chose each expert: a sum in each layer; in a pipeline one for all layers of a stage, behind its
+    ticks, and what the stages found side by side, in the model's order."""
+    place, numbers, why = setting.place, moe.num_experts * FLOAT32.itemsize, "tokens that chose each expert"
+    axes = setting.axes["batch"] + setting.without(setting.axes["stream"], setting.axes["batch"])
+    if place.layout.pipeline is None:
+        yield from setting.make("all_reduce", axes, numbers, setting.turns.stack.forward, "forward", "", why)
+        return
+    ids = place.layer_ids(setting.config.model.num_stacked)
+    assert ids is not None
+    for phase in ("update", "forward")[: 1 + needs_load(moe, place)]:
+        yield from setting.make("all_reduce", setting.own_axes, numbers * ids[0].size, 1, phase, "", why)
+        yield from setting.make("all_gather", setting.axes["layers"], numbers * ids.size, 1, phase, "layers", why)

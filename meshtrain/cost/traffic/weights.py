@@ -43,7 +43,7 @@ def weight_traffic(setting: Setting) -> list[Collective]:
     for path, spec, size in _gradients(setting):
         found += _each_time(setting, path, spec, size)
     for path, spec in weights(setting):
-        found += _once(setting, path, spec)
+        found += [] if path.endswith("router/bias") else _once(setting, path, spec)
     return found
 
 
@@ -120,7 +120,7 @@ def _to_use(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
 
 def _gradients(setting: Setting) -> Iterator[tuple[str, ArraySpec, int]]:
     """(path, spec, numbers in all): matrices that are joined while in use count as one, of the first one's form."""
-    left = dict(weights(setting))
+    left = {path: spec for path, spec in weights(setting) if not path.endswith("router/bias")}  # (which has none)
     for stack in STACKS:
         for names in JOINED:
             paths = [f"{stack}/{name}" for name in names if f"{stack}/{name}" in left]
