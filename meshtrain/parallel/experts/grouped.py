@@ -7,6 +7,7 @@ backward rule. What results hold behind the last expert's rows is undefined (fin
 """
 
 from collections.abc import Callable
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ def rows_times(x_RA: jax.Array, w_EAB: tuple[jax.Array, ...], sizes_E: jax.Array
 def rows_times_transposed(x_RcB: jax.Array, w_EAB: tuple[jax.Array, ...], sizes_E: jax.Array, gpu: bool) -> jax.Array:
     """[R, A]: the sum over c of each row times the transposed matrix of its expert. Of R rows the last are `spare`."""
     if gpu:
-        return sum(lax.ragged_dot(x_RcB[:, c], w.swapaxes(1, 2), sizes_E) for c, w in enumerate(w_EAB))
+        return reduce(jnp.add, (lax.ragged_dot(x_RcB[:, c], w.swapaxes(1, 2), sizes_E) for c, w in enumerate(w_EAB)))
     return _by_block(_flat(x_RcB), w_EAB, sizes_E, lambda *w_AB: jnp.concatenate([w.T for w in w_AB], axis=0))
 
 
