@@ -98,7 +98,7 @@ def two_steps(step_config: StepConfig, here: Placement) -> tuple[dict, dict, dic
 
 
 def permutes_in_branches(hlo: str) -> list[str]:
-    """Permutes of a compiled program that not every stage may reach: those in a branch (or `_at_most_once`) of a branch.
+    """Permutes of a compiled program that not every stage may reach: in a branch or a loop over a flag, of a branch.
 
     On CPU devices a permute waits for all devices, whatever its pairs: under a branch that only some stages take it
     hangs or gives wrong numbers. The outer branch is that of the ops of a tick, the same on all stages.

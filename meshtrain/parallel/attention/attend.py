@@ -51,7 +51,8 @@ def attend(
         raise InputError(f"attention: there is no {name!r}.{nearest(name, SCHEMES)} One of: {' '.join(SCHEMES)}.")
     if scheme is local:
         check_local(place, [name for name in SCHEMES if name != "local"])
-    place.spec_here("activations", ("batch", "length", "heads", "head_dim"), q_BTNH.shape)  # raises what does not divide
+    # (raises what does not divide)
+    place.spec_here("activations", ("batch", "length", "heads", "head_dim"), q_BTNH.shape)
     place.spec_here("activations", ("batch", "length", "kv_heads", "head_dim"), k_BSKH.shape)
     kernel = choose_kernel(kernel, mask, place, q_BTNH.dtype, (q_BTNH.shape[-1], v_BSKW.shape[-1]))
 

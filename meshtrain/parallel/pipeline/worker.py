@@ -174,11 +174,10 @@ class Worker:
             )(self.rest, y)
             return self._placed_rest(_add(so_far[0], grads)), self._boundary(dy), sums
 
-        dy = _take(carry.dy_slots, at["b_dy"])
-        from_behind = self._boundary(jnp.where(piece.busy, dy, jnp.zeros_like(dy)))
+        from_behind = self._boundary(_masked(_take(carry.dy_slots, at["b_dy"]), piece.busy))
         no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums)
-        rest, dy, sums = _at_most_once(piece.last & piece.busy, from_loss, (carry.rest, from_behind, no_sums))
-        dy = (dy, _masked(jax.tree.map(jnp.ones_like, own_loss), piece.busy))
+        rest, dy_BTD, sums = _at_most_once(piece.last & piece.busy, from_loss, (carry.rest, from_behind, no_sums))
+        dy = (dy_BTD, _masked(jax.tree.map(jnp.ones_like, own_loss), piece.busy))
         if self.plan.num_tape:
             (dx,), tape = self._halves(transpose, dy).now(*jax.tree.leaves((transpose, dy)))
             carry = carry._replace(tape=jax.tree.map(lambda t, v: _put(t, at["b_tape"], v), carry.tape, tape))
