@@ -4,8 +4,6 @@ Every line of theirs is printed behind their number. The first one that fails de
 by themselves, and then they are killed; a run on disk bears that at any time. On Linux they also die with this process.
 """
 
-import ctypes
-import functools
 import os
 import re
 import signal
@@ -14,12 +12,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
+
+from meshtrain.run.processes import mortal
 
 GRACE = 10.0  # seconds that the others have after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 GLOO = re.compile(r"\[Gloo\] Rank \d+ is connected to .*\n?")  # what the exchange between CPU processes prints
 
 
@@ -41,8 +40,8 @@ class LocalProcesses:
         self._lock = threading.Lock()
         self._children = [
             subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_mortal(),
+                _mortal(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                stdin=subprocess.DEVNULL, start_new_session=True,
             )
             for command in commands
         ]  # fmt: skip
@@ -129,17 +128,6 @@ class LocalProcesses:
             print(f"[{who}] {text}", flush=True)
 
 
-def _mortal() -> Callable[[], None] | None:
-    """What a new child does first, so that it is killed when this process ends in any way, kill -9 too; None elsewhere.
-
-    The libraries are loaded here, since little is allowed between a fork and the program.
-    """
-    if not sys.platform.startswith("linux"):
-        return None
-    return functools.partial(_die_with, os.getpid(), ctypes.CDLL(None).prctl)
-
-
-def _die_with(parent: int, prctl: Callable[[int, int], int]) -> None:
-    prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before
-        os.kill(os.getpid(), signal.SIGKILL)
+def _mortal(command: Sequence[str]) -> list[str]:
+    """The command of a process that dies with this one."""
+    return [sys.executable, "-S", "-E", mortal.__file__, str(os.getpid()), *command]
