@@ -37,15 +37,18 @@ _SHOWN = 8  # paths listed in an error before "and N more"
 @dataclass(frozen=True)
 class CheckpointConfig:
     """every: steps between saves. keep_last: how many of the newest stay. keep_every: steps divisible by it stay for
-    ever, or None. The last step of a run is always saved.
+    ever, or None. keep_best: so many with the lowest held-out loss stay, too, or None. The last step of a run is
+    always saved.
     """
 
     every: int = 1000
     keep_last: int = 2
     keep_every: int | None = None
+    keep_best: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("every", self.every), ("keep_last", self.keep_last), ("keep_every", self.keep_every)):
+        for name in ("every", "keep_last", "keep_every", "keep_best"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"checkpoint.{name}: {value} must be at least 1; checkpoint.{name}=1 would work.")
 
@@ -151,7 +154,8 @@ class Checkpoints:
         def complete() -> None:
             with _storage_errors(f"a checkpoint could not be saved in {self.folder}"):
                 checkpoint_folder.complete(partial, step, described, record)
-                checkpoint_folder.retire(self.folder, self.config.keep_last, self.config.keep_every)
+                policy = self.config.keep_last, self.config.keep_every, self.config.keep_best
+                checkpoint_folder.retire(self.folder, *policy)
 
         try:
             self._writer.wait_until_finished()

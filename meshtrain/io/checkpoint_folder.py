@@ -9,7 +9,9 @@ A step counts only when its files are those that its record names; an older good
 one is complete.
 """
 
+import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -31,6 +33,7 @@ PARTIAL = ".partial"
 DAMAGED = ".damaged"
 DELETED = ".deleted"
 FORMAT = 1
+EVAL_LOSS = "eval_loss"  # in the run's own record: the held-out loss at this step
 CHECKSUMS = "checksums"  # of one process's part of the files, until the record is made of all of them
 SECONDS = 3600.0  # the longest that a process may take over its part of the files
 
@@ -154,15 +157,27 @@ def clean(folder: Path, good: Saved | None) -> None:
             path.rename(aside)
 
 
-def retire(folder: Path, keep_last: int, keep_every: int | None) -> None:
+def retire(folder: Path, keep_last: int, keep_every: int | None, keep_best: int | None = None) -> None:
     """Deletes what the policy does not keep. Call it only when a newer step has just been completed."""
     present = steps(folder)
     keep = set(present[-keep_last:]) | {step for step in present if keep_every and step % keep_every == 0}
+    keep |= set(_best(folder, present, keep_best)) if keep_best else set()
     for step in present:
         if step not in keep:
             _delete(step_folder(folder, step))
     for path in folder.glob(f"step_*{DAMAGED}"):
         shutil.rmtree(path)
+
+
+def _best(folder: Path, present: list[int], number: int) -> list[int]:
+    """The steps with the lowest held-out loss, of those whose record tells one (EVAL_LOSS); of equal ones the older."""
+    losses: dict[int, float] = {}
+    for step in present:
+        with contextlib.suppress(DamagedError):  # a damaged one is no best step: the other rules decide over it
+            loss = read_record(step_folder(folder, step))[0].record.get(EVAL_LOSS)
+            if loss is not None and math.isfinite(loss):
+                losses[step] = loss
+    return sorted(losses, key=lambda step: (losses[step], step))[:number]
 
 
 def _delete(path: Path) -> None:

@@ -97,6 +97,11 @@ class RunConfig:
                 f"data.length: {self.data.length} tokens are more than model.max_length={self.model.max_length};"
                 f" data.length={self.model.max_length} would work."
             )
+        if self.checkpoint.keep_best and (not self.eval_every or self.checkpoint.every % self.eval_every):
+            raise InputError(
+                f"checkpoint.keep_best: the steps that are saved (checkpoint.every={self.checkpoint.every}) are not all"
+                f" evaluated (eval_every={self.eval_every}); eval_every={self.checkpoint.every} would work."
+            )
         _ = self.profile_steps
 
     @property

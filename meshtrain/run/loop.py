@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 import meshtrain
-from meshtrain.errors import Exit
+from meshtrain.errors import Exit, InputError
 from meshtrain.io.checkpoint import Checkpoints
+from meshtrain.io.checkpoint_folder import EVAL_LOSS
 from meshtrain.io.loader import Batches
 from meshtrain.layout.order import row_order
 from meshtrain.model.flops import model_flops_per_token
@@ -119,6 +120,8 @@ def _train(
     evaluate_batch = make_eval_step(startup.step_config(config), placement)
     reading = dict(global_batch=config.global_batch, order=order, packed=config.data.packed)
     evaluation = Evaluation(data.held_out, evaluate_batch, placement, config.eval_batches, reading)
+    if config.checkpoint.keep_best and not evaluation:
+        raise InputError("checkpoint.keep_best: the corpus has no held-out part; checkpoint.keep_best=None would work.")
     phases.enter(COMPILE)
     train_step = peers.agree("compilation", step_work.result, seconds=COMPILING)
 
@@ -137,12 +140,14 @@ def _train(
     trace = cleanup.enter_context(contextlib.closing(Trace(folder.profile, config.profile_steps, say)))
     step = saved_step = first
     cut = False  # whether a signal came in the middle of the evaluation of `step`
+    eval_losses: dict[int, float] = {}  # of the newest evaluation, by its step
     model_order = make_device_order(specs, placement, back=True)  # a checkpoint knows nothing of stages
 
     def save() -> None:
         record = {
             "rows": step * config.global_batch,  # the position in the data
             "evaluation_cut": cut,
+            EVAL_LOSS: eval_losses.get(step),
             "mathematics": mathematics,
             "layout": placement.layout.name,
             "mesh": placement.axis_sizes,
@@ -161,6 +166,8 @@ def _train(
         phases.enter(STEP)
         if result is not None:
             metrics.write(result)
+            eval_losses.clear()
+            eval_losses[step] = result["eval_loss"]
             say(_evaluated(result))
         report.resume_clock()
         return result is not None

@@ -145,6 +145,20 @@ def test_policies_keep_the_last_and_every_nth(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000003", "step_00000006", "step_00000007"]
 
 
+def test_the_best_steps_stay_beside_the_newest(tmp_path: Path) -> None:
+    """Case K3. A step without an evaluation, or with one that is not finite, is none of the best."""
+    losses = {1: 3.0, 2: 2.0, 3: None, 4: float("nan"), 5: 2.0, 6: 1.5, 7: 4.0, 8: 5.0}
+    store = Checkpoints(tmp_path, CheckpointConfig(keep_last=1, keep_best=2), print)
+    state = on_devices(values(), targets("one"))
+    kept = []
+    for step, loss in losses.items():
+        store.save(step, state, SPECS, {checkpoint_folder.EVAL_LOSS: loss})
+        store.wait()
+        kept.append(checkpoint_folder.steps(tmp_path))
+    store.close()
+    assert kept == [[1], [1, 2], [1, 2, 3], [1, 2, 4], [2, 5], [2, 6], [2, 6, 7], [2, 6, 8]]
+
+
 def truncate(folder: Path) -> None:
     largest = max((path for path in (folder / "arrays").rglob("*") if path.is_file()), key=lambda p: p.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)

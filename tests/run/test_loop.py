@@ -114,10 +114,14 @@ def test_one_compilation_each_for_training_and_evaluation(
 
 
 def test_evaluation_is_over_all_held_out_tokens_in_the_step_unit_of_training(tmp_path: Path, here: list[str]) -> None:
-    run = write_run(tmp_path, data=prepare_bytes(tmp_path), model=BYTES, eval_every=3)
+    keep = {"every": 3, "keep_last": 1, "keep_best": 2}
+    run = write_run(tmp_path, data=prepare_bytes(tmp_path), model=BYTES, eval_every=3, checkpoint=keep)
     assert run_here(*run, *here) == 0
     found = records(tmp_path, "eval_loss")
     assert sorted(found) == [3, 6, 8]
+    losses = {saved.step: saved.record["eval_loss"] for saved in all_saved(tmp_path)}  # by which the best ones stay
+    best = sorted(found, key=lambda step: found[step]["eval_loss"])[:2]
+    assert losses == {step: found[step]["eval_loss"] for step in sorted({*best, 8})}
     assert found[8]["eval_loss"] < found[3]["eval_loss"] < np.log(257) + 0.1
     manifest = json.loads((tmp_path / "prepared" / "held_out" / "manifest.json").read_text())
     tokens = sum(shard["num_tokens"] for shard in manifest["shards"])
@@ -125,6 +129,11 @@ def test_evaluation_is_over_all_held_out_tokens_in_the_step_unit_of_training(tmp
     assert found[8]["eval_tokens"] == tokens - documents  # the first token of a document is never predicted
     bytes_per_token = (tokens - documents) / tokens  # a byte is a token; an end id stands for no byte
     assert found[8]["eval_bits_per_byte"] == pytest.approx(found[8]["eval_loss"] / np.log(2) / bytes_per_token)
+
+
+def all_saved(tmp_path: Path) -> list[checkpoint_folder.Saved]:
+    folder = tmp_path / "run" / "checkpoints"
+    return [checkpoint_folder.read(checkpoint_folder.step_folder(folder, n)) for n in checkpoint_folder.steps(folder)]
 
 
 def test_steps_that_are_not_finite_end_the_run(
