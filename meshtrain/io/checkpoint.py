@@ -295,6 +295,7 @@ def _quieten_libraries() -> None:
     logger = logging.getLogger("absl")
     if _not_from_orbax not in logger.filters:
         logger.addFilter(_not_from_orbax)
+        logging.getLogger("asyncio").addFilter(_heard_of)
         print_others = sys.unraisablehook
 
         def hook(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -302,6 +303,11 @@ def _quieten_libraries() -> None:
                 print_others(unraisable)
 
         sys.unraisablehook = hook
+
+
+def _heard_of(record: logging.LogRecord) -> bool:
+    """False of a write that failed after another one had: the first failure is the one that is raised."""
+    return "exception was never retrieved" not in record.getMessage()
 
 
 def _not_from_orbax(record: logging.LogRecord) -> bool:

@@ -1,6 +1,7 @@
 """Checkpoints belong to no layout, are complete or not there, and say what does not fit (cases K1 to K4, L4)."""
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -137,6 +138,16 @@ def test_the_comparison_of_bits_bites() -> None:
     other["opt_state"][1]["table"][256, 7] = np.nextafter(other["opt_state"][1]["table"][256, 7], F32.type(0))
     assert same(values(), values())
     assert not same(values(), other)
+
+
+def test_writes_that_fail_after_the_first_are_not_told(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    logger = logging.getLogger("asyncio")
+    told = [
+        bool(logger.filter(logger.makeRecord("asyncio", logging.ERROR, "", 0, text, (), None)))
+        for text in ("Task exception was never retrieved", "something else")
+    ]
+    assert told == [False, True]
 
 
 def test_policies_keep_the_last_and_every_nth(tmp_path: Path) -> None:
