@@ -8,7 +8,7 @@ Where there is no GPU, 8 virtual CPU devices take part: the batch over all of th
 each to 2 of 16 experts of a quarter of its width. On so little text experts that each see a part of it learn slowly:
 with 2 of 8 and none shared the loss stays behind the dense model's.
 
-Expected: 4.78 on held-out text after 300 steps, the dense model 4.80.
+Expected: 4.32 on held-out text after 600 steps, the dense model 4.34.
 """
 
 from ml_collections import ConfigDict
