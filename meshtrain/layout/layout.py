@@ -56,8 +56,8 @@ class Layout:
     ) -> "Layout":
         """A layout from the dict of a layout file. InputError with all that is wrong: keys, dims, axes, values.
 
-        With `findings` it raises only where there is no mesh to speak of: what is wrong is added to the list and left
-        out of the layout, so that a check of the rest can go on.
+        With `findings` it raises only where there is no mesh or there are no stages to speak of: what is wrong is added
+        to the list and left out of the layout, so that a check of the rest can go on.
         """
         found: list[Finding] = []
         valid = [f.name for f in fields(cls) if f.name not in ("name", "doc")]
@@ -76,7 +76,8 @@ class Layout:
             found.append(_no_stage_axis(axes))
         if layout.attention == "usp" and len(axes := layout.activations.axes("length")) < 2:
             found.append(_no_two_axes(axes))
-        if findings is None:
+        no_place = any(one.where.startswith(("mesh", "pipeline")) or one.code == "stage-axis" for one in found)
+        if findings is None or no_place:
             raise_errors(found)
         else:
             findings += found
@@ -93,7 +94,7 @@ def _rules(mapping: Mapping[str, Any], mesh_axes: tuple[str, ...], findings: lis
     rules = own["rules"]
     for key in WEIGHT_CLASSES:
         findings += [_no_weight(key, dim) for dim in own[key].rows if not DIMS[dim].weight]
-        rules = rules.override(own[key])
+        rules = rules.override(own[key].of([dim for dim in own[key].rows if DIMS[dim].weight]))
         found[key] = rules
     return {key: rules.inherit() for key, rules in found.items()}
 

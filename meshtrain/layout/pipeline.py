@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshtrain.errors import InputError, nearest
+from meshtrain.layout.words import plural
 
 GATHERS = ("step", "pass")
 NO_LAYER = -1  # the number of a slot that holds no layer
@@ -48,7 +49,9 @@ class Pipeline:
         for name in ("microbatches", "repeats"):
             number = value.get(name, 1)
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise InputError(f"{key}.{name}: expected a whole number of at least 1, not {number!r}.")
+                raise InputError(
+                    f"{key}.{name}: expected a whole number of at least 1, not {number!r}; 1 is the default."
+                )
         if not isinstance(value.get("schedule", ""), str):
             raise InputError(f"{key}.schedule: expected a name such as '1f1b', not {value['schedule']!r}.")
         if value.get("gather", "step") not in GATHERS:
@@ -62,9 +65,9 @@ class Pipeline:
             return _even(num_layers, number)
         if len(self.layers) != number or sum(self.layers) != num_layers:
             raise InputError(
-                f"pipeline.layers: {len(self.layers)} numbers that add up to {sum(self.layers)}, but there are {number}"
-                f" pieces (repeats={self.repeats} x {num_stages} stages) and {num_layers} layers;"
-                f" layers={list(_even(num_layers, number))} would work."
+                f"pipeline.layers: {plural(len(self.layers), 'number')} with the sum {sum(self.layers)}, but there are"
+                f" {plural(number, 'piece')} (repeats={self.repeats} x {plural(num_stages, 'stage')}) and"
+                f" {plural(num_layers, 'layer')}; layers={list(_even(num_layers, number))} would work."
             )
         return self.layers
 

@@ -258,7 +258,8 @@ class Placement:
 
     def _fewer_microbatches(self, global_batch: int) -> str:
         """A number of microbatches that the batch divides into, as a further way out."""
-        fitting = [n for n in range(2, self.layout.accumulate) if global_batch % (self.num_shards("batch") * n) == 0]
+        most = min(self.layout.accumulate - 1, global_batch // self.num_shards("batch"))
+        fitting = [n for n in range(2, most + 1) if global_batch % (self.num_shards("batch") * n) == 0]
         return f", or accumulate={fitting[-1]}" if fitting and not self.layout.pipeline else ""
 
 

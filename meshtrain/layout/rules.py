@@ -5,7 +5,7 @@ earlier one: params -> grads -> optimizer. Activations stand apart. So ZeRO is n
 dim of the weights is first put on the data axis.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec
@@ -49,6 +49,10 @@ class Rules:
     def override(self, other: "Rules") -> "Rules":
         """These rules with the rows of `other` on top."""
         return Rules({**self.rows, **other.rows}, {**self.source, **other.source})
+
+    def of(self, dims: Iterable[str]) -> "Rules":
+        """The rows of these dims alone."""
+        return Rules({dim: self.rows[dim] for dim in dims}, {dim: self.source[dim] for dim in dims})
 
     def inherit(self) -> "Rules":
         """These rules with a row for each dim that has none of its own and takes that of another (dims.INHERITED)."""

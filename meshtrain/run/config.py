@@ -196,15 +196,16 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _whole_numbers(layout: dict[str, Any]) -> dict[str, Any]:
-    """Axis sizes and counts written as 4.0 are 4."""
+    """Axis sizes and counts written as 4.0 are 4, in every section."""
 
     def whole(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: whole(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(map(whole, value))
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    layout = {key: whole(value) for key, value in layout.items()}
-    if isinstance(layout.get("mesh"), dict):
-        layout["mesh"] = {axis: whole(size) for axis, size in layout["mesh"].items()}
-    return layout
+    return {key: whole(value) for key, value in layout.items()}
 
 
 def _unusual(config: RunConfig) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def test_a_pipeline_needs_one_stage_axis() -> None:
 
 
 def test_a_declared_list_must_fit() -> None:
-    with pytest.raises(InputError, match=r"2 numbers that add up to 6, .* 7 layers; layers=\[4, 3\] would work"):
+    with pytest.raises(InputError, match=r"2 numbers with the sum 6, .* 7 layers; layers=\[4, 3\] would work"):
         placed(2, layers=[3, 3]).physical(stack(7)[0]["w"])
 
 

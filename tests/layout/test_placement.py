@@ -109,6 +109,12 @@ def test_a_batch_that_does_not_divide_is_an_error(batch: int, accumulate: int, e
     assert here.check_batch(24) == 6 // accumulate
 
 
+def test_a_way_out_of_very_many_microbatches_is_found_at_once() -> None:
+    here = placed(mesh=dict(data=4, tensor=2), rules=dict(batch="data"), accumulate=10**20)
+    with pytest.raises(InputError, match=r"times 100,000,000,000,000,000,000 microbatches .*, or accumulate=4"):
+        here.check_batch(16)
+
+
 def test_one_device_constrains_nothing() -> None:
     x = jnp.ones((2, 2))
     here = single_placement()

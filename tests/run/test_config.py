@@ -81,11 +81,14 @@ def test_layout_flags_are_literals_and_add_free_names(tmp_path: Path) -> None:
     argv = [
         *write_run(tmp_path), "--layout", str(LAYOUTS / "ddp.py"), "--layout.mesh.data=4.0", "--layout.mesh.mine=2",
         "--layout.rules.mlp=('mine',)", "--layout.remat=none", "--layout.rules.batch=None", "--layout.accumulate=2.0",
+        "--layout.pipeline.microbatches=4.0", "--layout.pipeline.layers=[3.0, 4]",
     ]  # fmt: skip
     layout = load(parse(argv)).layout
     assert layout["mesh"] == {"data": 4, "mine": 2}
     assert all(type(size) is int for size in layout["mesh"].values())
     assert (layout["rules"], layout["remat"], layout["accumulate"]) == ({"batch": None, "mlp": ("mine",)}, "none", 2)
+    assert layout["pipeline"] == {"microbatches": 4, "layers": [3, 4]}
+    assert all(type(size) is int for size in (layout["pipeline"]["microbatches"], *layout["pipeline"]["layers"]))
 
 
 def test_a_run_names_its_layout_from_the_root_of_its_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

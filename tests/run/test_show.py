@@ -92,6 +92,27 @@ def test_what_only_the_exchange_can_refuse(run_file: str, tmp_path: Path, capsys
     assert "telepathy" in text
 
 
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (dict(mesh=dict(data="8")), "error: mesh.data: the size must be a positive integer or -1"),
+        (dict(mesh=dict(data=-2, tensor=2)), "error: mesh.data: the size must be a positive integer or -1"),
+        (dict(mesh=dict(data=-1), pipeline={}), "error: rules.layers: a pipeline's stages are one mesh axis"),
+        (
+            dict(mesh=dict(data=-1, stage=2), rules=dict(batch="data", layers="stage"), pipeline=dict(microbatches=0)),
+            "error: pipeline.microbatches: expected a whole number of at least 1, not 0; 1 is the default.",
+        ),
+    ],
+)
+def test_a_mesh_or_stages_that_cannot_be_read_are_all_that_is_said(
+    declared: dict[str, Any], expected: str, run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither follows from the other: no trace of a step without stages, and no other size that would fit."""
+    code, text = shown(capsys, "--config", run_file, "--layout", layout_file(tmp_path, **declared), "--devices", "8")
+    assert (code, text.count("\n")) == (2, 1), text
+    assert text.startswith(expected)
+
+
 def test_strict_makes_warnings_errors(run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = layout_file(tmp_path, mesh=dict(data=2, spare=4), rules=dict(batch="data"))
     code, text = shown(capsys, "--config", run_file, "--layout", mine)

@@ -176,8 +176,10 @@ def _parse(declared: Declared, num_devices: int | None) -> tuple[Layout | None, 
         sizes = shrink_mesh(layout.mesh, num_devices or max(NUM_DEVICES, least_devices(layout.mesh.sizes.values())))
         return shrink_layout(layout, sizes), sizes, findings
     except InputError as error:
-        where, _, message = str(error).partition(": ")
-        return None, {}, [*findings, Finding(ERROR, "refused", where, message)]
+        for line in str(error).splitlines():
+            where, _, message = line.partition(": ")
+            findings.append(Finding(ERROR, "refused", where, message))
+        return None, {}, findings
 
 
 def devices_needed(layouts: Iterable[Mapping[str, Any]]) -> int:
