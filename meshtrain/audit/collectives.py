@@ -106,16 +106,17 @@ class _Reader:
             kind, with_whom, "", (), 0, times, branch, phase, origin.op, origin.source, one.name,
             beside(one, inside, self.module) if start else Beside(), counted, one.opcode.startswith("ragged"),
         )  # fmt: skip
-        for array in self._arrays(one, inside, start, with_whom.size):
+        for array in self._arrays(one, inside, kind, start, with_whom.size):
             yield replace(whole, dtype=array.dtype, shape=array.shape, bytes=array.bytes)
 
-    def _arrays(self, one: Instruction, inside: Computation, start: bool, size: int) -> list[Array]:
+    def _arrays(self, one: Instruction, inside: Computation, kind: str, start: bool, size: int) -> list[Array]:
         """The larger side of each array that is sent, a concatenation taken apart."""
-        results = list(one.arrays)
-        if start and len(one.parts) > 1 and not one.opcode.startswith("all-reduce"):
-            results = list(one.parts[1])  # (what goes in, what comes out, ...)
         operands = [inside.by_name.get(name) for name in one.operands]
         given = [array for operand in operands if operand for array in operand.arrays]
+        results = list(one.arrays)
+        # A start has what goes in, then what comes out, ...; that of an all-reduce so only in newer programs.
+        if start and len(one.parts) > 1 and (kind != "all_reduce" or len(results) == 2 * len(given)):
+            results = list(one.parts[1])
         if one.opcode.startswith("all-to-all") and len(results) == len(given) == size > 1:
             return [Array(results[0].dtype, (size, *results[0].shape))]  # one array, in parts
         if "ragged" in one.opcode:  # buffers for the worst case; no more than the smaller one holds is sent
@@ -123,7 +124,7 @@ class _Reader:
         if len(given) != len(results):
             return results
         larger = [max(pair, key=lambda array: array.bytes) for pair in zip(given, results, strict=True)]
-        if len(larger) == 1 and one.opcode.startswith("all-reduce") and operands[0] is not None:
+        if len(larger) == 1 and kind == "all_reduce" and operands[0] is not None:
             return self._taken_apart(operands[0], inside) or larger
         return larger
 

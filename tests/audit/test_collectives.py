@@ -62,6 +62,20 @@ def test_a_loop_without_a_count_is_said() -> None:
     assert {one.counted for one in unknown if one.kind == "all_gather"} == {False}
 
 
+@pytest.mark.parametrize("shape", ["f32[36]{0}", "((f32[36]{0}), f32[36]{0})"])
+def test_the_start_of_a_sum_prints_its_result_alone_or_beside_what_goes_in(shape: str) -> None:
+    """JAX 0.10 and 0.12; a program of either sends the same bytes."""
+    before = next(line for line in PROGRAM.splitlines() if "ROOT %all-reduce =" in line)
+    start = before.replace("ROOT ", "").replace("f32[36]{0} all-reduce(", f"{shape} all-reduce-start(")
+    end = "  ROOT %done = f32[36]{0} all-reduce-done(%all-reduce)"
+    sums = read_collectives(parse_module(PROGRAM.replace(before, f"{start}\n{end}")), MESH)
+    assert [one.bytes for one in sums if one.kind == "all_reduce"] == [128, 16]
+    both = start.replace("(%wrapped_concatenate)", "(%wrapped_concatenate, %wrapped_concatenate)")
+    both = both.replace(shape, "((f32[36], f32[36]), (f32[36], f32[36]))" if "((" in shape else "(f32[36], f32[36])")
+    sums = read_collectives(parse_module(PROGRAM.replace(before, f"{both}\n{end}")), MESH)
+    assert [one.bytes for one in sums if one.kind == "all_reduce"] == [144, 144]
+
+
 def test_a_permute_over_another_axis_is_told_apart() -> None:
     other = PROGRAM.replace("{{0,2},{1,3},{2,4},{3,5},{4,6},{5,7}}", "{{0,1},{2,3}}")
     permute = next(one for one in read_collectives(parse_module(other), MESH) if one.kind == "permute")
