@@ -59,9 +59,9 @@ def forget(files: list[Path]) -> None:
 
 
 def plain_read(files: list[Path]) -> float:
-    """Seconds to read the files from beginning to end."""
+    """Seconds to read the files from beginning to end, a megabyte at a time, which stays in the core's cache."""
     forget(files)
-    buffer = bytearray(1 << 24)
+    buffer = bytearray(1 << 20)
     begun = time.perf_counter()
     for file in files:
         with file.open("rb", buffering=0) as opened:

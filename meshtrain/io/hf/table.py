@@ -21,7 +21,8 @@ import numpy as np
 from meshtrain.layout import ArraySpec
 from meshtrain.model import ModelConfig
 
-_ROWS = 16  # of a matrix that is turned are cast at a time
+_TILE = 360_000  # numbers of a matrix that is turned are cast at a time: as many as stay in a core's own cache
+_ROWS = 16  # at least, however long: each writes a whole line of the cache
 _PAD = 16  # numbers between them: rows a power of two apart would fall into the same places of the cache
 _INDEX = re.compile(r"\{(\w+)\}")
 
@@ -97,7 +98,7 @@ def pieces(line: Line, spec: ArraySpec, model: ModelConfig) -> Iterator[Piece]:
 def copy(out: np.ndarray, values: np.ndarray) -> None:
     """out = values, cast to out's dtype, in the order in which memory likes it.
 
-    Where the two lie in another order (a matrix that is turned) it goes by a few rows of what is read at a time, which
+    Where the two lie in another order (a matrix that is turned) it goes by some rows of what is read at a time, which
     are cast first: ten times as fast as numpy's own way, which reads one number from each row after the other.
     """
     out, values = _merged(out, values)
@@ -109,9 +110,10 @@ def copy(out: np.ndarray, values: np.ndarray) -> None:
             copy(turned, part)
     else:
         width, num_rows = values.shape
-        cast = np.empty((_ROWS, width + _PAD), out.dtype)
-        for start in range(0, num_rows, _ROWS):
-            stop = min(start + _ROWS, num_rows)
+        height = min(num_rows, max(_ROWS, _TILE // width))
+        cast = np.empty((height, width + _PAD), out.dtype)
+        for start in range(0, num_rows, height):
+            stop = min(start + height, num_rows)
             rows = cast[: stop - start, :width]
             rows[...] = values[:, start:stop].T
             out[:, start:stop] = rows.T

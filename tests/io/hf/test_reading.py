@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from meshtrain.io.hf import open_folder, reading
+from meshtrain.io.hf import open_folder, reading, table
 from meshtrain.io.hf.safetensors import Tensor
 from meshtrain.io.hf.table import copy
 from meshtrain.layout import Layout, Placement, place
@@ -89,9 +89,10 @@ def test_each_device_reads_its_own_slices_only(folders: dict[bool, Path], monkey
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("part", [slice(None), slice(3, 17)])
 def test_a_copy_is_what_numpy_makes_of_it_in_whatever_order_the_numbers_lie(
-    order: tuple[int, ...], part: slice
+    order: tuple[int, ...], part: slice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dims that merge and dims that do not (a part of each), rows beyond the last full block, another dtype."""
+    """Dims that merge and dims that do not (a part of each), rows beyond the last full tile, another dtype."""
+    monkeypatch.setattr(table, "_TILE", 1)
     stored = np.random.default_rng(0).normal(size=(21, 34, 19)).astype(ml_dtypes.bfloat16)
     values = stored[:, part, 1:].transpose(order)
     out = np.zeros(values.shape, np.float32)
@@ -101,3 +102,29 @@ def test_a_copy_is_what_numpy_makes_of_it_in_whatever_order_the_numbers_lie(
     copy(turned[:, part, 1:].transpose(order), out)  # and back, as an export does
     assert np.array_equal(turned[:, part, 1:], stored[:, part, 1:])
     assert not turned[..., 0].any()
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("turned", [False, True])
+def test_every_number_keeps_its_bits(stored: Any, turned: bool) -> None:
+    """All numbers of 16 bits, and of 32 as many: zeros of both signs, subnormal ones, infinities, and what is none.
+
+    float16 is held against its definition: 5 bits of exponent and 10 of fraction become 8 and 23.
+    """
+    bits: np.ndarray = np.arange(1 << 16, dtype=np.uint32).reshape(256, 256)
+    if stored == np.float32:
+        bits = bits << 16 | bits  # every sign, exponent and leading fraction, and fractions to the last bit
+    values = bits.astype(f"u{np.dtype(stored).itemsize}").view(stored)
+    out = np.zeros((256, 256), np.float32)
+    copy(out, values.T if turned else values)
+    found = (out.T if turned else out).copy().view(np.uint32)
+    if stored == ml_dtypes.bfloat16:
+        bits = bits << 16
+    elif stored == np.float16:
+        sign, exponent, fraction = bits >> 15, bits >> 10 & 31, bits & 1023
+        small = (fraction.astype(np.float32) / (1 << 24)).view(np.uint32)  # subnormal, or zero
+        normal = np.where(exponent == 31, 255, exponent + 112) << 23 | fraction << 13
+        bits = sign << 31 | np.where(exponent, normal, small)
+        quiet = np.where((exponent == 31) & (fraction > 0), np.uint32(1 << 22), np.uint32(0))
+        found, bits = found | quiet, bits | quiet  # processors may make a signalling one quiet
+    assert np.array_equal(found, bits)
