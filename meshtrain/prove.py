@@ -43,7 +43,7 @@ def prove_all(argv: Sequence[str]) -> int:
         print(text, file=sys.stderr, flush=True)
 
     requests = [load(replace(arguments, layout=file)) for file in files] or [load(arguments)]
-    against = load(replace(arguments, layout=flags["against"])) if "against" in flags else None
+    against = load(replace(arguments, layout=flags["against"]), "--against") if "against" in flags else None
     first, asked = requests[0], [*requests, *([against] if against else [])]
     num_devices = flags.get("devices") or proof.devices_needed(request.layout for request in asked)
     config = replace(first.config, cpu_devices=num_devices)

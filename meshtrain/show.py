@@ -37,6 +37,8 @@ def show(argv: Sequence[str]) -> int:
     if arguments.help:
         print(__doc__)
         return 0
+    if "array" in flags and ("json" in flags or "diff" in flags):
+        raise InputError("--array: a picture is of one layout, in text; leave --json and --diff out.")
     from meshtrain.layout.finding import ERROR, WARNING
     from meshtrain.run.cluster_file import read_cluster
     from meshtrain.run.config import Request, load
@@ -52,7 +54,7 @@ def show(argv: Sequence[str]) -> int:
 
     shown = [report(request)]
     if "diff" in flags:
-        shown.append(report(load(replace(arguments, layout=flags["diff"]))))
+        shown.append(report(load(replace(arguments, layout=flags["diff"]), "--diff")))
     if flags.get("json"):
         found = [as_json(one) for one in shown]
         print(json.dumps(found[0] if len(found) == 1 else {"old": found[0], "new": found[1]}, indent=1))

@@ -9,7 +9,7 @@ import math
 from meshtrain.layout.array import ArraySpec
 from meshtrain.layout.dims import INHERITED
 from meshtrain.layout.exchange import exchange_findings
-from meshtrain.layout.finding import NOTE, WARNING, Finding, merge
+from meshtrain.layout.finding import ERROR, NOTE, WARNING, Finding, merge
 from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS, Inventory, axes_of, local_bytes
 from meshtrain.layout.placement import PADDED, REPLICATED, Placement
 from meshtrain.layout.words import plural, size_text
@@ -28,7 +28,7 @@ def check(place: Placement, arrays: Inventory, global_batch: int, fast_devices: 
             if findings and finding.where == place.rules(kind).source.get("batch"):
                 continue  # said in terms of the global batch already
             findings.append(_of_array(finding, f"{kind}/{path}"))
-    findings += _unused_rules(place, arrays) + exchange_findings(place, arrays)
+    findings += _unused_rules(place, arrays) + exchange_findings(place, arrays) + _tokens_on_stages(place)
     if not findings or all(finding.severity != "error" for finding in findings):
         used = {kind: [(path, spec, axes_of(place, kind, spec)) for path, spec in arrays.named(kind)] for kind in KINDS}
         findings += _idle_axes(place, used)
@@ -69,6 +69,25 @@ def _unused_rules(place: Placement, arrays: Inventory) -> list[Finding]:
                 why += f", and {heirs[0]!r}, which would follow it, has a row of its own"
                 findings.append(Finding(NOTE, "unused-rule", line, f"the row is not used here: {why}."))
     return findings
+
+
+def _tokens_on_stages(place: Placement) -> list[Finding]:
+    """Tokens cut over the axis of a pipeline's stages, which compute different layers of the same tokens."""
+    rules = place.rules("activations")
+    stages = place.axes("layers", "use") if place.layout.pipeline else ()
+    return [
+        Finding(
+            ERROR,
+            "tokens-on-stages",
+            " and ".join((rules.source[dim], place.rules("use").source["layers"])),
+            f"the {place.axis_sizes[axis]} devices of {axis!r} are the stages of the pipeline: each has other layers"
+            f" and computes them for the same tokens, so the dim {dim!r} cannot be cut over them.",
+            f"Take {axis!r} out of {rules.source[dim]}.",
+        )
+        for dim in ("batch", "length", "stream")
+        for axis in stages
+        if axis in rules.axes(dim)
+    ]
 
 
 def _idle_axes(place: Placement, used: Used) -> list[Finding]:

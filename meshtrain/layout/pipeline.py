@@ -40,7 +40,9 @@ class Pipeline:
         if value is None or isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            raise InputError(f"{key}: expected a dict, such as {key}=dict(schedule='1f1b', microbatches=8).")
+            raise InputError(
+                f"{key}: expected a dict, such as {key}=dict(schedule='1f1b', microbatches=8), or None, not {value!r}."
+            )
         valid = [f.name for f in fields(cls)]
         for name in value:
             if name not in valid:

@@ -128,8 +128,11 @@ class Request:
     process: ThisProcess = field(default_factory=ThisProcess)
 
 
-def load(arguments: Arguments) -> Request:
-    """The run and the layout that the command line asks for. InputError names the key, the value and a way out."""
+def load(arguments: Arguments, flag: str = "--layout") -> Request:
+    """The run and the layout that the command line asks for. InputError names the key, the value and a way out.
+
+    flag: what named the layout's file, for errors.
+    """
     if arguments.config is None:
         raise InputError("--config: name a run's file, for example --config configs/runs/quickstart.py.")
     file = config_file.read(arguments.config, "--config")
@@ -137,7 +140,7 @@ def load(arguments: Arguments) -> Request:
     config = schema.build(RunConfig, origin.complete(values), "config")
     origin.check(config.init, config.model)
     if arguments.layout is not None:
-        layout = config_file.read(arguments.layout, "--layout")
+        layout = config_file.read(arguments.layout, flag)
     else:
         beside = file.root / config.layout  # a run's own layout also counts from the folder that holds `configs/`
         path = config.layout if Path(config.layout).exists() or not beside.exists() else str(beside)

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshtrain.errors import InputError, MeshtrainError
-from meshtrain.run.arguments import Arguments, parse
+from meshtrain.errors import InputError, MeshtrainError, nearest
+from meshtrain.run.arguments import SECTIONS, Arguments, parse
 
 # What a flag takes: nothing, a whole number of at least 1, or a text.
 SWITCH, NUMBER, TEXT = "switch", "number", "text"
@@ -30,6 +30,10 @@ def take_alone(
     required: flag -> an example. InputError for a file, a bad value, or a required flag that is missing.
     """
     flags, files, rest = take(argv, known)
+    valid = [f"--{name.replace('_', '-')}" for name in (*known, *SECTIONS, "help")]
+    for flag in (argument.partition("=")[0] for argument in rest if argument.startswith("--")):
+        if flag.partition(".")[0] not in valid and (close := nearest(flag, valid)):
+            raise InputError(f"{flag}: no such argument.{close}")
     if files:
         raise InputError(f"{files[0]}: not an argument; did you mean --layout {files[0]}?")
     arguments = parse(rest)

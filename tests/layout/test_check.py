@@ -41,6 +41,23 @@ def test_all_problems_are_found_and_one_cause_is_said_once() -> None:
     assert "64 or 68" in mlp.remedy
 
 
+@pytest.mark.parametrize("dim", ["batch", "length", "stream"])
+def test_tokens_are_not_cut_over_the_stages_of_a_pipeline(dim: str) -> None:
+    """A ring over the stages would meet keys of other layers; nothing else refuses it."""
+    rules = dict(batch=("data", "stage") if dim == "batch" else "data", layers="stage")
+    declared = dict(
+        mesh=dict(data=4, stage=2), rules=rules, pipeline=dict(microbatches=2), attention="ring",
+        activations=dict(stream="stage") if dim == "stream" else {},
+    )  # fmt: skip
+    if dim == "length":
+        declared["rules"] = dict(rules, length="stage")
+    found = [finding for finding in findings(**declared) if finding.code == "tokens-on-stages"]
+    where = f"{'activations' if dim == 'stream' else 'rules'}.{dim}"
+    assert [finding.where for finding in found] == [f"{where} and rules.layers"]
+    assert found[0].remedy == f"Take 'stage' out of {where}."
+    assert not [f for f in findings(**dict(declared, pipeline=None)) if f.code == "tokens-on-stages"]
+
+
 def test_an_axis_twice_is_found_in_the_array_that_has_it() -> None:
     found = findings(mesh=MESH, rules=dict(batch="data", mlp="tensor", heads="tensor", kv_heads="tensor", embed="data"))
     twice = next(f for f in found if f.code == "axis-twice")

@@ -175,6 +175,13 @@ def test_a_picture_of_any_array(run_file: str, capsys: pytest.CaptureFixture[str
     [
         (("configs/layouts/zero3.py",), "did you mean --layout configs/layouts/zero3.py?"),
         (("--devices", "none"), "is not a whole number"),
+        (("--device", "8"), "--device: no such argument. Did you mean '--devices'?"),
+        (("--json", "--array", "params/x"), "--array: a picture is of one layout, in text"),
+        (
+            ("--config", "configs/runs/quickstart.py", "--diff", "nowhere.py"),
+            "--diff=nowhere.py: there is no such file",
+        ),
+        (("--config", "configs/runs/quickstart.py", "--layout.mesh=8"), "error: mesh: expected a dict"),
         ((), "--config: name a run's file"),
         (("--help",), "--devices N"),
     ],
@@ -256,3 +263,18 @@ def test_a_pipeline_is_shown_with_its_idle_share_and_gathers(
     assert (found["gather"], found["live_inputs"]) == ("step", 3)
     assert found["lock_step_idle"] == pytest.approx(1 / 7)
     assert found["idle"] == pytest.approx(1 / 13)
+
+
+def test_pieces_are_counted_in_layers_with_experts(
+    run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first dense layers, and those between, belong to no piece of their own (model/stages.py)."""
+    declared: dict[str, Any] = dict(
+        mesh=dict(data=-1, stage=2), rules=dict(batch="data", layers="stage"),
+        pipeline=dict(microbatches=4, layers=[3, 1]),
+    )  # fmt: skip
+    moe = "{'num_experts': 4, 'top_k': 2, 'mlp': 16, 'first_dense': 1}"
+    asked = ("--config", run_file, "--layout", layout_file(tmp_path, **declared), f"--config.model.moe={moe}")
+    code, text = shown(capsys, *asked, "--config.model.num_layers=5", "--json")
+    assert code == 0, text
+    assert json.loads(text)["pipeline"]["layers"] == [3, 1]

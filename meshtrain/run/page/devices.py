@@ -47,7 +47,7 @@ def arrays_section(config: RunConfig, report: PlanReport) -> dict[str, Any]:
     for kind in KINDS:
         table = rows(place, kind, report.arrays.named(kind))
         found += gathered(table, weights) if kind == "optimizer" else table
-    ids = place.layer_ids(config.model.num_layers)
+    ids = place.layer_ids(config.model.num_stacked)
     stages = None if ids is None else [[int(layer) for layer in of_stage.reshape(-1)] for of_stage in ids]
     return {
         "list": [_array(row) for row in found if row.dims],

@@ -109,7 +109,7 @@ def make_plan_report(
         length=length,
         memory=predict_memory(step, place, config.global_batch, length, packed=config.data.packed),
         state=state_bytes(step, place),
-        pipeline=pipeline_facts(place, model.num_layers),
+        pipeline=pipeline_facts(place, model.num_stacked),
         balance={window: blocks for window in windows if (blocks := balance(place, length, window))},
         flops_per_token=model_flops_per_token(model, length),
         time=time,

@@ -184,8 +184,8 @@ def _parse(declared: Declared, num_devices: int | None) -> tuple[Layout | None, 
 
 def devices_needed(layouts: Iterable[Mapping[str, Any]]) -> int:
     """How many devices a proof of these layouts takes where no number is asked for."""
-    sizes = [dict(layout.get("mesh") or {}).values() for layout in layouts]
-    return max(NUM_DEVICES, *(least_devices(mesh) for mesh in sizes))
+    meshes = [layout.get("mesh") for layout in layouts]
+    return max([NUM_DEVICES, *(least_devices(mesh.values()) for mesh in meshes if isinstance(mesh, Mapping))])
 
 
 def _place(layout: Layout | None, sizes: dict[str, int]) -> Placement:

@@ -33,7 +33,7 @@ class PipelineFacts:
 
 
 def pipeline_facts(place: Placement, num_layers: int) -> PipelineFacts | None:
-    """None without a pipeline; InputError for a schedule that does not fit."""
+    """None without a pipeline; InputError for a schedule that does not fit. num_layers: of the stack that it cuts."""
     pipeline = place.layout.pipeline
     if pipeline is None or place.num_stages == 1:
         return None

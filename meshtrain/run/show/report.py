@@ -71,7 +71,7 @@ def make_report(
         global_batch=config.global_batch,
         length=config.data.length,
         balance=_balance(place, config) if sound else {},
-        pipeline=pipeline_facts(place, config.model.num_layers) if sound else None,
+        pipeline=pipeline_facts(place, config.model.num_stacked) if sound else None,
         decays=dict(zip([path for path, _ in arrays.params], _leaves(decay_mask(specs)), strict=True)),
         weight_decay=config.optimizer.weight_decay,
         findings=tuple(findings),
@@ -123,7 +123,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def default_devices(request: Request) -> int:
     """As many as a mesh of fixed sizes takes; else what the run's file says; else 8."""
-    sizes = dict(request.layout.get("mesh") or {}).values()
+    mesh = request.layout.get("mesh")
+    sizes = mesh.values() if isinstance(mesh, Mapping) else []
     if sizes and all(isinstance(size, int) and size > 0 for size in sizes):
         return math.prod(sizes)
     return request.config.cpu_devices or 8
