@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from meshtrain.errors import StorageError
+from meshtrain.errors import InputError, StorageError
 from meshtrain.io.together import ALONE, Member, Together
 
 RECORD = "checkpoint.json"
@@ -63,11 +63,16 @@ def step_folder(folder: Path, step: int) -> Path:
 def steps(folder: Path) -> list[int]:
     """The steps that have a folder with a final name, oldest first, whole or not."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(match[1]) for match in map(_STEP.fullmatch, names) if match)
+    found = [int(match[1]) for match in map(_STEP.fullmatch, names) if match]
+    return sorted(step for step in set(found) if step_folder(folder, step).name in names)  # not step_50, a hand's work
 
 
 def newest(folder: Path, say: Callable[[str], None], together: Together = ALONE) -> Saved | None:
-    """The newest step whose every byte is right; what is skipped on the way is said. All processes come to the same."""
+    """The newest step whose every byte is right; what is skipped on the way is said. All processes come to the same.
+
+    InputError, before anything is skipped for good, at a step that is whole but not for this program to take: of a
+    newer format, or under another step's name.
+    """
     partials, present = together.share("the steps that there are", partial(_names, folder))
     for name in partials:
         say(f"skipped {name}: its save was interrupted")
@@ -99,17 +104,24 @@ def read(folder: Path, index: int = 0, count: int = 1) -> Saved:
 
 
 def read_record(folder: Path) -> tuple[Saved, dict[str, list[int]]]:
-    """The record of one checkpoint and the (size, checksum) of its files, without looking at them."""
+    """The record of one checkpoint and the (size, checksum) of its files, without looking at them.
+
+    DamagedError where it is not as it was written, InputError where a newer version wrote it.
+    """
     try:
         stored = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
         raise DamagedError("it is empty" if not any(folder.glob("*")) else f"its {RECORD} is missing") from None
     except (OSError, ValueError) as error:
         raise DamagedError(f"its {RECORD} cannot be read ({error})") from None
+    form = stored.get("format") if isinstance(stored, dict) else None
+    if isinstance(form, int) and form > FORMAT:  # whole, as far as can be told from here: nothing to put aside
+        raise InputError(
+            f"{folder} was saved by a newer version: it has format {form}, and this one reads format {FORMAT}. Go on"
+            " with that version, or in another folder."
+        )
     if not isinstance(stored, dict) or stored.pop("checksum", None) != _checksum(stored):
         raise DamagedError(f"its {RECORD} is not as it was written")
-    if stored["format"] != FORMAT:
-        raise DamagedError(f"it has format {stored['format']}, and this version reads format {FORMAT}")
     arrays = {name: (tuple(shape), dtype) for name, (shape, dtype) in stored["arrays"].items()}
     return Saved(stored["step"], folder, arrays, stored["record"]), stored["files"]
 
@@ -148,12 +160,13 @@ def complete(partial: Path, step: int, arrays: dict[str, tuple[tuple[int, ...], 
 def clean(folder: Path, good: Saved | None) -> None:
     """Removes interrupted saves, and moves steps newer than the good one out of the way (they are damaged)."""
     for path in [*folder.glob(f"step_*{PARTIAL}"), *folder.glob(f"step_*{DELETED}")]:
-        shutil.rmtree(path)
+        _remove(path)
     for step in steps(folder):
         if good is None or step > good.step:
             path = step_folder(folder, step)
             aside = path.with_name(path.name + DAMAGED)
-            shutil.rmtree(aside, ignore_errors=True)
+            if os.path.lexists(aside):
+                _remove(aside)
             path.rename(aside)
 
 
@@ -166,7 +179,7 @@ def retire(folder: Path, keep_last: int, keep_every: int | None, keep_best: int 
         if step not in keep:
             _delete(step_folder(folder, step))
     for path in folder.glob(f"step_*{DAMAGED}"):
-        shutil.rmtree(path)
+        _remove(path)
 
 
 def _best(folder: Path, present: list[int], number: int) -> list[int]:
@@ -184,7 +197,15 @@ def _delete(path: Path) -> None:
     """Takes the name away first, so that a kill in the middle never leaves a step that looks whole."""
     doomed = path.with_name(path.name + DELETED)
     path.rename(doomed)
-    shutil.rmtree(doomed)
+    _remove(doomed)
+
+
+def _remove(path: Path) -> None:
+    """A folder with all that is in it; of a link the link alone, for what it points to is not the run's."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _names(folder: Path) -> list[list[Any]]:
@@ -194,9 +215,15 @@ def _names(folder: Path) -> list[list[Any]]:
 
 def _read_part(folder: Path, me: Member) -> Saved:
     try:
-        return read(folder, me.index, me.count)
+        saved = read(folder, me.index, me.count)
     except DamagedError as damage:
         raise StorageError(str(damage)) from None
+    if step_folder(folder.parent, saved.step) != folder:
+        raise InputError(
+            f"{folder} holds step {saved.step}: it was renamed. Give it its name back"
+            f" ({step_folder(folder.parent, saved.step).name}), or move it away."
+        )
+    return saved
 
 
 def _files(folder: Path) -> Iterator[Path]:

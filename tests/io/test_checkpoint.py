@@ -229,6 +229,46 @@ def test_a_damaged_step_is_skipped_and_said(tmp_path: Path, damage: str) -> None
     assert not list(tmp_path.glob("*.damaged"))
 
 
+def newer_format(folder: Path) -> None:
+    path = folder / "checkpoint.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+
+
+def rename(folder: Path) -> None:
+    folder.rename(folder.with_name("step_00000007"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(newer_format, "newer version: it has format 2"), (rename, "holds step 3: it was renamed")],
+)
+def test_a_step_that_is_whole_and_not_for_us_is_never_put_aside(
+    tmp_path: Path, change: Callable[[Path], None], words: str
+) -> None:
+    save(tmp_path, 2, 3)
+    change(tmp_path / "step_00000003")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(InputError, match=words):
+        newest(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_links_and_files_in_the_place_of_steps_end_nothing(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "checkpoints", tmp_path / "other disk"
+    save(folder, 1)
+    (folder / "step_00000001").rename(elsewhere)
+    (folder / "step_00000001").symlink_to(elsewhere)
+    (folder / "step_50").mkdir()  # no name of ours
+    (folder / "step_00000009").write_text("a file")
+    (folder / "step_00000008.partial").write_text("a file")
+    saved = newest(folder)
+    assert saved is not None
+    assert saved.step == 1
+    save(folder, 2, keep_last=1)
+    assert sorted(path.name for path in folder.iterdir()) == ["step_00000002", "step_50"]
+    assert checkpoint_folder.read(elsewhere).step == 1  # what a link leads to is not ours to delete
+
+
 def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
     assert newest(tmp_path / "nothing") is None
     assert newest(tmp_path) is None
