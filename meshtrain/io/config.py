@@ -36,7 +36,7 @@ class PrepareConfig:
             raise InputError(
                 f"tokenizer: {self.tokenizer!r} has no chat template; for chats give the folder of a model's tokenizer."
             )
-        if not (0 <= self.held_out < 1 or (self.held_out >= 1 and self.held_out == int(self.held_out))):
+        if not (0 <= self.held_out < 1 or (self.held_out >= 1 and float(self.held_out).is_integer())):
             raise InputError(
                 f"held_out: {self.held_out} is neither a share of the documents (0 to 1, for example 0.01) nor a whole"
                 " number of them."

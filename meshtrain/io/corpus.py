@@ -5,6 +5,7 @@ input that cannot be used before any work is done, and gives each document the h
 train / held-out split (equal documents stay on one side).
 """
 
+import codecs
 import glob
 import gzip
 import hashlib
@@ -25,6 +26,7 @@ from meshtrain.io.chat import ChatTemplate, Span, chat_of
 STDLIB = "python-stdlib"  # the input that every machine has: the standard library's own sources
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _PARQUET_ROWS = 1024  # rows of a Parquet file in memory at once
+_PACKED = (".zst", ".bz2", ".xz", ".lz4", ".zip", ".7z", ".tar", ".tgz")  # and not .gz alone
 
 
 class Document(NamedTuple):
@@ -151,18 +153,40 @@ def _kind(path: Path) -> str:
 
 
 def _open(path: Path) -> BinaryIO:
+    packed = next((suffix for suffix in path.suffixes[-2:] if suffix.lower() in _PACKED), None)
+    if packed is not None:
+        raise InputError(f"{path}: {packed} files are not read: unpack it, or write it again as .gz.")
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def _read_text(path: Path, text_key: str) -> Iterator[tuple[str, str]]:
     """The whole file as one document."""
     with _open(path) as file:
-        yield str(path), _decoded(file.read(), str(path))
+        text = _decoded(file.read(), str(path))
+    if ".json" in (suffix.lower() for suffix in path.suffixes[-2:]):
+        _refuse_records(text, str(path), text_key)
+    yield str(path), text
+
+
+def _refuse_records(text: str, where: str, text_key: str) -> None:
+    """InputError where what would be read as one text is records, whose text stands under their key."""
+    try:
+        first, end = json.JSONDecoder().raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return
+    several = isinstance(first, list) or bool(text.lstrip()[end:].strip())
+    first = first[0] if isinstance(first, list) and first else first
+    if several and isinstance(first, dict) and text_key in first:
+        raise InputError(
+            f"{where}: holds JSON records with the key {text_key!r}, and a .json file is read as one text, braces and"
+            " all. Write one object a line, in a file that ends in .jsonl."
+        )
 
 
 def _decoded(data: bytes, where: str) -> str:
+    """UTF-8 as text, without the mark (BOM) that some programs put before it."""
     try:
-        return data.decode()
+        return data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise InputError(
             f"{where}: not UTF-8 text: {error.reason} (0x{data[error.start]:02x}) at byte {error.start}."
@@ -192,8 +216,8 @@ def _records(path: Path, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
             text = _decoded(line, where)
             try:
                 record = json.loads(text)
-            except ValueError as error:
-                raise InputError(f"{where}: not JSON: {error}") from None
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where}: not JSON that can be read: {error}") from None
             if not isinstance(record, dict):
                 raise InputError(f"{where}: a JSON {type(record).__name__}, where an object with {key!r} belongs.")
             yield where, record
@@ -212,6 +236,8 @@ def _read_parquet(path: Path, text_key: str) -> Iterator[tuple[str, str]]:
                     f"{path}: no column {text_key!r} (columns: {', '.join(schema.names)})."
                     f"{nearest(text_key, schema.names)} --text-key names the one that holds the text."
                 )
+            if schema.names.count(text_key) > 1:
+                raise InputError(f"{path}: {schema.names.count(text_key)} columns are called {text_key!r}; keep one.")
             if not _is_text(schema.field(text_key).type):
                 raise InputError(f"{path}: column {text_key!r} holds {schema.field(text_key).type}, not strings.")
             number = 0
@@ -221,6 +247,8 @@ def _read_parquet(path: Path, text_key: str) -> Iterator[tuple[str, str]]:
                         raise InputError(f"{path}: column {text_key!r} holds no text in row {number}.")
                     yield f"{path} row {number}", text
                     number += 1
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: column {text_key!r} holds bytes that are not UTF-8: {error.reason}.") from None
     except pyarrow.ArrowException as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from None
 

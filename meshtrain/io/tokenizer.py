@@ -22,6 +22,7 @@ END_TOKEN = "<|endoftext|>"
 _KNOWN_ENDS = (END_TOKEN, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>")
 _PIECE = 1 << 20  # characters; a longer document is encoded in pieces of this size, in parallel
 _CUT = re.compile(r"(?<=\S)\n(?=\S)")
+_MOST = 1 << 24  # entries of a tokenizer that is learned; the library makes room for all of them at once
 _PROBES = ("def f(x):\n", "Two words.\n", "7\n", "é\n", "end\n")
 
 
@@ -169,13 +170,14 @@ def load_tokenizer(spec: str, end_token: str = "") -> Tokenizer:
 
 
 def trained_size(spec: str) -> int | None:
-    """SIZE of `train:SIZE`; None for another kind. InputError where SIZE is not a number of at least 257."""
+    """SIZE of `train:SIZE`; None for another kind. InputError where SIZE is not a number from 257 to _MOST."""
     if not spec.startswith("train:"):
         return None
     size = spec.removeprefix("train:")
-    if not size.isascii() or not size.isdigit() or int(size) < 257:
+    if not size.isascii() or not size.isdigit() or len(size) > 20 or not 257 <= int(size) <= _MOST:
         raise InputError(
-            f"--tokenizer {spec}: SIZE must be a number of at least 257 (bytes and the end token), as in train:4096."
+            f"--tokenizer {spec}: SIZE must be a number of at least 257 (bytes and the end token) and at most {_MOST},"
+            " as in train:4096."
         )
     return int(size)
 

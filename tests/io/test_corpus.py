@@ -82,6 +82,17 @@ def damaged_parquet(folder: Path) -> str:
     return "a.parquet"
 
 
+def parquet_of_bytes(folder: Path) -> str:
+    pieces = [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+    return write_parquet(folder / "a.parquet", text=pa.Array.from_buffers(pa.string(), 1, pieces)).name
+
+
+def parquet_twice(folder: Path) -> str:
+    column = pa.array(["a"])
+    pq.write_table(pa.table([column, column], names=["text", "text"]), folder / "a.parquet")
+    return "a.parquet"
+
+
 def written(name: str, data: bytes) -> Any:
     def write(folder: Path) -> str:
         (folder / name).write_bytes(data)
@@ -108,6 +119,13 @@ BAD = {
     "damaged Parquet": (damaged_parquet, r"a\.parquet: (damaged|cannot be read)"),
     "no column": (lambda f: write_parquet(f / "a.parquet", txt=["a"]).name, r"no column 'text'.*Did you mean 'txt'"),
     "numbers": (lambda f: write_parquet(f / "a.parquet", text=[1]).name, r"column 'text' holds int64"),
+    "too deep": (written("a.jsonl", b'{"a": ' + b"[" * 100_000), r"a\.jsonl:1: not JSON"),
+    "zstandard": (written("a.jsonl.zst", b"(\xb5/\xfd"), r"a\.jsonl\.zst: \.zst files are not read.*\.gz"),
+    "an archive": (written("a.tar.gz", gzip.compress(b"text")), r"a\.tar\.gz: \.tar files are not read"),
+    "a JSON array": (written("a.json", b'[{"text": "a"},\n{"text": "b"}]'), r"a\.json: holds JSON records.*\.jsonl"),
+    "lines as .json": (written("a.json", b'{"text": "a"}\n{"text": "b"}\n'), r"a\.json: holds JSON records.*\.jsonl"),
+    "bytes in Parquet": (parquet_of_bytes, r"a\.parquet: column 'text' holds bytes that are not UTF-8"),
+    "twice a column": (parquet_twice, r"a\.parquet: 2 columns are called 'text'"),
     "a null": (lambda f: write_parquet(f / "a.parquet", text=["a", None]).name, r"no text in row 1"),
 }
 
@@ -117,6 +135,14 @@ def test_bad_input_is_named(case: str, tmp_path: Path) -> None:
     make, message = BAD[case]
     with pytest.raises(InputError, match=message):
         survey(find_files((str(tmp_path / make(tmp_path)) if case != "misspelt stdlib" else make(tmp_path),)))
+
+
+def test_marks_of_utf8_are_no_text_and_json_may_be_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone")
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "two"}\r\n')
+    (tmp_path / "c.json").write_bytes(b'{"text": 3}')
+    files = find_files((str(tmp_path / "*"),))
+    assert [document.text for document in files.documents()] == ["one", "two", '{"text": 3}']
 
 
 def test_no_input_at_all_is_an_error() -> None:

@@ -185,6 +185,7 @@ def test_other_peoples_files_are_never_touched(lines: Path) -> None:
         ({"held_out": -0.5}, "held_out: -0.5 is neither a share"),
         ({"held_out": 2.5}, "held_out: 2.5 is neither a share"),
         ({"held_out": float("nan")}, "held_out: nan is neither a share"),
+        ({"held_out": float("inf")}, "held_out: inf is neither a share"),
         ({"held_out": 200}, r"held_out: 200 of 200 document\(s\) leave nothing"),
         ({"shard_tokens": 0}, "shard_tokens: 0 must be at least 1"),
         ({"text_key": "body"}, r"in.jsonl:1: no key 'body'"),

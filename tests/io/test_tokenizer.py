@@ -116,6 +116,7 @@ def test_a_tokenizer_that_marks_beginnings_is_not_cut(trained: Tokenizer, monkey
         ("no/such/tokenizer.json", "No such file"),
         ("train:", "SIZE must be a number of at least 257"),
         ("train:256", "SIZE must be a number of at least 257"),
+        ("train:99999999999999", "at most 16777216"),
         ("train:4k", "SIZE must be a number of at least 257"),
     ],
 )
