@@ -91,6 +91,12 @@ def recognise(
         raise InputError(_missing("coordinator", launcher))
     local_count = facts["local_processes"].value if "local_processes" in facts else 1
     local_index = facts["local_process"].value if "local_process" in facts else 0
+    if "local_processes" in facts and local_index >= local_count:
+        raise InputError(
+            f"{facts['local_process'].source}={local_index} contradicts {facts['local_processes'].source}: on this host"
+            f" processes are counted from 0 to {local_count - 1}. Leave both to {launcher}, or say all by hand:"
+            " --coordinator, --processes and --process."
+        )
     gpus = own_gpus(environ, local_index, local_count, gpus_there)
     sources = {name: fact.source for name, fact in facts.items()} | ({"gpus": gpus.source} if gpus else {})
     return ThisProcess(

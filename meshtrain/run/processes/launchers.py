@@ -38,7 +38,7 @@ def open_mpi(environ: Mapping[str, str]) -> Facts | None:
 
 def slurm(environ: Mapping[str, str]) -> Facts | None:
     """srun. Process 0 is on the first node of the step; InputError in a job of several tasks without srun."""
-    if "SLURM_JOB_ID" not in environ:
+    if not environ.get("SLURM_JOB_ID"):
         return None
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
     if not step.isdecimal() or int(step) >= NO_SRUN or "SLURM_PROCID" not in environ:
@@ -59,10 +59,10 @@ def slurm(environ: Mapping[str, str]) -> Facts | None:
     nodes = _first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     if nodes:
         restarts = int(facts["restarts"].value) if "restarts" in facts else 0
-        number = int(environ["SLURM_JOB_ID"]) + 97 * int(step) + 1009 * restarts
+        number = _read(environ, job=("SLURM_JOB_ID",))["job"].value + 97 * int(step) + 1009 * restarts
         first = expand_nodes(nodes.value)[0]
         facts["coordinator"] = Fact(f"{first}:{_port(number)}", f"first of {nodes.source}; port from SLURM_JOB_ID")
-    if "SLURMD_NODENAME" in environ:
+    if environ.get("SLURMD_NODENAME"):
         facts["host"] = Fact(environ["SLURMD_NODENAME"], "SLURMD_NODENAME")
     counts = _first(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
     if counts and environ.get("SLURM_NODEID", "").isdecimal():

@@ -17,6 +17,8 @@ def expand_nodes(text: str) -> list[str]:
             raise InputError(f"the node list {text!r} cannot be read: its brackets do not match.")
         choices = [[piece] if i % 2 == 0 else _ranges(piece, text) for i, piece in enumerate(pieces)]
         names += ["".join(choice) for choice in itertools.product(*choices)]
+    if not names:
+        raise InputError(f"the node list {text!r} cannot be read: it names no node.")
     return names
 
 

@@ -263,6 +263,11 @@ BAD = {
     ),
     "a number that is none": ({"MESHTRAIN_PROCESSES": "two"}, Flags(), ["MESHTRAIN_PROCESSES=two", "whole number"]),
     "a rank that is none": (OMPI | {"OMPI_COMM_WORLD_RANK": "x"}, Flags(), ["OMPI_COMM_WORLD_RANK=x"]),
+    "a job's number that is none": (slurm("n1", 1, 0, SLURM_JOB_ID="12_3"), Flags(), ["SLURM_JOB_ID=12_3"]),
+    "a place on its host that is none": (
+        slurm("n[1-2]", 2, 1, SLURM_LOCALID="5", SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_NODEID="1"), Flags(),
+        ["SLURM_LOCALID=5", "SLURM_STEP_TASKS_PER_NODE=1(x2)", "0 to 0"],
+    ),
     "a number without others": ({}, Flags(processes="1", process="1"), ["--process=1", "one process"]),
 }  # fmt: skip
 
@@ -296,7 +301,7 @@ def test_node_lists_are_written_out(text: str, names: str) -> None:
     assert expand_nodes(text) == names.split()
 
 
-@pytest.mark.parametrize("text", ["n[1-", "n[3-1]", "n[a]", "n]1[", "n[1-2,[4-5]]"])
+@pytest.mark.parametrize("text", ["n[1-", "n[3-1]", ",", "n[a]", "n]1[", "n[1-2,[4-5]]"])
 def test_node_lists_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         expand_nodes(text)
