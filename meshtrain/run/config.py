@@ -213,7 +213,12 @@ def _whole_numbers(layout: dict[str, Any]) -> dict[str, Any]:
 
 def _unusual(config: RunConfig) -> tuple[str, ...]:
     low, high = USUAL_LEARNING_RATES
-    rate = config.optimizer.learning_rate
-    if low <= rate <= high:
-        return ()
-    return (f"config.optimizer.learning_rate={rate:g} is far outside of what usually trains ({low:g} to {high:g})",)
+    rate, traced = config.optimizer.learning_rate, config.profile_steps
+    found = []
+    if not low <= rate <= high:
+        found.append(
+            f"config.optimizer.learning_rate={rate:g} is far outside of what usually trains ({low:g} to {high:g})"
+        )
+    if traced is not None and traced[0] > config.steps:
+        found.append(f"config.profile={config.profile} begins behind the last step (config.steps={config.steps})")
+    return tuple(found)

@@ -36,6 +36,8 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     if found is None:
         return dict(values)
     own = values.get("model") or {}
+    if not isinstance(own, Mapping):
+        return dict(values)  # the schema says what is wrong with it
     model = {**found, **own}
     if isinstance(found.get("moe"), dict) and isinstance(own.get("moe"), Mapping):
         model["moe"] = {**found["moe"], **own["moe"]}

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 NOTHING = ("none", "null")
 MISSING = object()
+LARGEST = 2**63 - 1  # of integers: what arrays, files and clocks hold
 
 
 class _UnfitError(Exception):
@@ -105,7 +106,13 @@ def _convert(value: Any, annotation: Any, path: str) -> Any:
     scalar = _SCALARS.get(annotation)
     if scalar is None:
         raise TypeError(f"{path}: the annotation {annotation!r} is not one that a config can hold")
-    return scalar(value)
+    return scalar(_own(value))
+
+
+def _own(value: Any) -> Any:
+    """What NumPy computed in a config file as Python's own number."""
+    is_numpy = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    return value.item() if is_numpy else value
 
 
 def _section(value: Any, annotation: type, path: str) -> Any:
@@ -172,16 +179,21 @@ def _integer(value: Any) -> int:
     unfit = _UnfitError("an integer", "100")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise unfit
-    if isinstance(value, int):
+    if isinstance(value, int) and abs(value) <= LARGEST:
         return value
     try:
-        exact = Decimal(value.replace("_", "").strip() if isinstance(value, str) else repr(value))
+        exact = Decimal(value.replace("_", "").strip() if isinstance(value, str) else value)
     except InvalidOperation:
         raise unfit from None
-    if not exact.is_finite() or exact != exact.to_integral_value():
-        unfit.reason = "a fraction would be lost" if exact.is_finite() else "it is not finite"
-        raise unfit
-    return int(exact)
+    if not exact.is_finite():
+        unfit.reason = "it is not finite"
+    elif exact.adjusted() > 18 or abs(exact) > LARGEST:  # told by the exponent: 1e999999999 is never written out
+        unfit.reason = f"the largest is {LARGEST}"
+    elif exact != exact.to_integral_value():
+        unfit.reason = "a fraction would be lost"
+    else:
+        return int(exact)
+    raise unfit
 
 
 def _float(value: Any) -> float:

@@ -1,6 +1,7 @@
 """A run's config as a whole: forms of numbers by file and flag (case G1), the declared split, unusual values."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_a_file_and_a_flag_spell_the_same_value(tmp_path: Path, key: str, value:
         ("--config.profile=5:3", ["config.profile"]),
         ("--config.model.num_kv_heads=3", ["config.model.num_kv_heads: 4 query heads"]),
         ("--config.model.rope_scaling={'kind': 'yarn', 'factor': 0.5}", ["config.model.rope_scaling.factor: 0.5"]),
+        ("--config.init=/nowhere --config.model=tiny", ["config.model='tiny'", "a section of keys"]),
         ("--config.steps.more=1", ["config.steps is 8, not a section"]),
         ("--config.layout=nowhere.py", ["config.layout=nowhere.py: there is no such file"]),
         ("--layout=nowhere.py", ["--layout=nowhere.py: there is no such file"]),
@@ -64,17 +66,19 @@ def test_a_file_and_a_flag_spell_the_same_value(tmp_path: Path, key: str, value:
 )
 def test_a_bad_value_is_named_with_a_way_out(tmp_path: Path, flag: str, words: list[str]) -> None:
     with pytest.raises(InputError) as error:
-        loaded(tmp_path, flag)
+        loaded(tmp_path, *re.split(" (?=--)", flag))
     for word in words:
         assert word in str(error.value)
 
 
-def test_a_learning_rate_out_of_range_warns(tmp_path: Path) -> None:
+def test_what_is_unusual_warns(tmp_path: Path) -> None:
     request = load(parse([*write_run(tmp_path), "--config.optimizer.learning_rate=4e07"]))
     assert request.warnings == (
         "config.optimizer.learning_rate=4e+07 is far outside of what usually trains (1e-07 to 0.5)",
     )
-    assert load(parse(write_run(tmp_path))).warnings == ()
+    (warning,) = load(parse([*write_run(tmp_path), "--config.profile=10:12"])).warnings
+    assert warning == "config.profile=10:12 begins behind the last step (config.steps=8)"
+    assert load(parse([*write_run(tmp_path), "--config.profile=8:12"])).warnings == ()
 
 
 def test_layout_flags_are_literals_and_add_free_names(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from meshtrain.errors import InputError
@@ -39,11 +40,15 @@ SAME: dict[str, list[tuple[Any, list[Any]]]] = {
     "rate": [
         (0.0001, [1e-4, "1e-4", "1E-4", ".0001", "0.0001", "+1e-4"]),
         (4e7, [4e07, "4e07", "40000000", 40000000, "4e+7", "40_000_000"]),
-        (10.0, [10, 10.0, "10", "10.0"]),
+        (10.0, [10, 10.0, "10", "10.0", np.float32(10), np.int64(10)]),
         (float("inf"), ["inf", float("inf")]),
     ],
-    "count": [(10, [10, 10.0, "10", "10.0", "1e1"]), (4 * 10**7, [4e07, "4e07", "4E7"]), (-1, ["-1", -1.0])],
-    "flag": [(True, [True, "true", "True"]), (False, [False, "false"])],
+    "count": [
+        (10, [10, 10.0, "10", "10.0", "1e1", np.int32(10), np.float64(10.0), np.array(10)]),
+        (4 * 10**7, [4e07, "4e07", "4E7"]),
+        (-1, ["-1", -1.0]),
+    ],
+    "flag": [(True, [True, "true", "True", np.bool_(True)]), (False, [False, "false"])],
     "maybe": [(None, [None, "none", "None", "null"]), (4, ["4", 4.0, "4e0"])],
     "names": [(("a", "b"), ["a,b", ("a", "b"), ["a", "b"], "('a', 'b')"]), ((), ["", []]), (("a",), ["a"])],
     "pair": [((3, 0.5), [(3.0, ".5"), "3,0.5", [3, 0.5]])],
@@ -74,6 +79,10 @@ def test_forms_of_one_value(key: str, value: Any, form: Any) -> None:
         ("count", None, ["an integer"]),
         ("count", "ten", ["config.count='ten'"]),
         ("count", "inf", ["not finite"]),
+        ("count", "1e999999999", ["config.count='1e999999999'", "the largest is"]),
+        ("count", 2**64, ["the largest is"]),
+        ("count", np.float64(10.5), ["an integer", "fraction"]),
+        ("count", np.array([10]), ["an integer"]),
         ("rate", "fast", ["config.rate='fast'", "a number", "0.001"]),
         ("rate", "nan", ["not a number"]),
         ("rate", True, ["a number"]),
