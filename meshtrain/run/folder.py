@@ -39,8 +39,8 @@ class RunFolder:
         self._lock: IO[str] | None = None
         if not writes:
             return
-        self._stored = self._identify()
         with _writing(self.path):
+            self._stored = self._identify()
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115  (held until the process ends)
         self._take_lock(self._lock)
@@ -100,7 +100,7 @@ class RunFolder:
             return None
         with contextlib.suppress(OSError, ValueError):
             stored = json.loads((self.path / CONFIG).read_text())
-            if isinstance(stored, dict) and stored.get("is") == MARK:
+            if isinstance(stored, dict) and stored.get("is") == MARK and isinstance(stored.get("mathematics"), dict):
                 return stored
         raise InputError(
             f"config.workdir={self.path} belongs to something else: it has no {CONFIG} of a run, but holds"

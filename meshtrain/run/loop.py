@@ -127,6 +127,9 @@ def _train(
 
     # The records: what lies beyond the first step is cut off, for it will be done again.
     goodput = Goodput(folder.path, first, me.is_first)
+    if again := goodput.starts[-1].lost_steps:
+        behind = f"step {first}" if saved else "the beginning, for there is no whole checkpoint"
+        say(f"going on from {behind}: {again} steps that are on record are done again")
     metrics = cleanup.enter_context(
         contextlib.closing(Metrics(folder.path, first, say, config.tensorboard, me.is_first))
     )

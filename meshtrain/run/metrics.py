@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from meshtrain.errors import StorageError
+
 Number = float | int | list[float] | None  # a list is in the records alone, on no board
 
 
@@ -80,30 +82,49 @@ class Metrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics file, oldest first; a torn last line is left out."""
+    """The records of a metrics file, oldest first; a torn last line, and what is no record, is left out.
+
+    StorageError where there is a file and it cannot be read.
+    """
     records = []
-    for line in path.read_bytes().split(b"\n")[:-1] if path.exists() else []:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
+    for line in _content(path).split(b"\n")[:-1]:
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line.strip(b"\0"))  # zeros: what some file systems leave where the power went
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                records.append(record)
     return records
 
 
 def cut_after(path: Path, step: int) -> int:
-    """Removes the records of later steps, and a torn last line, by an atomic replacement. Returns the file's size."""
+    """Removes the records of later steps, and a torn last line, by an atomic replacement. Returns the file's size.
+
+    StorageError where it cannot be read or replaced.
+    """
     if not path.exists():
         return 0
     kept = [record for record in read(path) if record["step"] <= step]
     text = "".join(json.dumps(record) + "\n" for record in kept).encode()
-    if text != path.read_bytes():
+    if text != _content(path):
         new = path.with_suffix(".new")
-        with open(new, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        try:
+            with open(new, "wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from None
     return len(text)
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file, none where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def _finite(value: Number) -> bool:

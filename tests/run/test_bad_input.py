@@ -64,7 +64,7 @@ def test_a_folder_of_something_else_is_left_alone(
     assert mine.read_text() == "mine"
 
 
-@pytest.mark.parametrize("workdir", ["/proc/meshtrain/run", "/dev/null/run"])
+@pytest.mark.parametrize("workdir", ["/proc/meshtrain/run", "/dev/null/run", "/tmp/" + "x" * 300])
 def test_a_folder_that_cannot_be_made_is_a_storage_error(
     tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str], workdir: str
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from meshtrain.errors import StorageError
 from meshtrain.run import metrics
 from meshtrain.run.metrics import Metrics
 
@@ -102,6 +103,20 @@ def test_tensorboard_files_hold_the_values_and_hide_what_is_done_again(tmp_path:
     assert events[2].step == restored + 1
     assert values["loss"] == pytest.approx(1.0 / (restored + 1))
     assert "step" not in values
+
+
+def test_what_is_no_record_takes_none_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\nnull\n{"a": 1}\n\xff\n\0\0\0{"step": 2}\n' + b"[" * 100_000 + b'\n{"step": 3}\n')
+    assert [record["step"] for record in metrics.read(path)] == [1, 2, 3]
+    assert metrics.cut_after(path, 2) == path.stat().st_size
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_log_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl cannot be read: Is a directory"):
+        metrics.cut_after(tmp_path / "metrics.jsonl", 2)
 
 
 def test_reading_stops_at_a_torn_line(tmp_path: Path) -> None:
