@@ -1,5 +1,7 @@
 """From a `DataConfig` to sources: what the run trains on and what it is evaluated on."""
 
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +9,7 @@ from meshtrain.errors import InputError
 from meshtrain.io.config import DataConfig
 from meshtrain.io.mixture import Mixture
 from meshtrain.io.permutation import keyed
-from meshtrain.io.preparation import prepare_if_missing
+from meshtrain.io.preparation import prepare_if_missing, read_prepared
 from meshtrain.io.rows import Source
 from meshtrain.io.synthetic import Synthetic
 from meshtrain.io.tokens import MANIFEST, TokenSet, open_token_set
@@ -64,8 +66,8 @@ def fingerprints(config: DataConfig, *, vocab: int) -> tuple[str, ...]:
 def token_sets(config: DataConfig, part: str, vocab: int) -> dict[str, TokenSet]:
     """Path -> its token set `part` ("train" or "held_out"); a path may also be a token set itself, for training.
 
-    InputError where one is missing (held-out sets may be) or damaged, where their tokenizers differ, or where one
-    has more ids than `vocab`.
+    InputError where one is missing (held-out sets may never have been made) or damaged, where their tokenizers differ,
+    or where one has more ids than `vocab`.
     """
     sets = {}
     for path in config.paths:
@@ -74,6 +76,11 @@ def token_sets(config: DataConfig, part: str, vocab: int) -> dict[str, TokenSet]
             sets[path] = open_token_set(folder)
         elif part == "train":
             sets[path] = open_token_set(path)
+        elif part in _made(Path(path).expanduser()):
+            raise InputError(
+                f"{folder}: is missing, and {MANIFEST} beside it says that it was made. Bring it back, or prepare the"
+                " corpus again."
+            )
         if path in sets and config.verify:
             sets[path].verify()
     for path, tokens in sets.items():
@@ -89,3 +96,10 @@ def token_sets(config: DataConfig, part: str, vocab: int) -> dict[str, TokenSet]
                 f" model.vocab={tokens.vocab_size} or more."
             )
     return sets
+
+
+def _made(folder: Path) -> Collection[str]:
+    """The parts that a prepared corpus says it has; none of a token set itself, or of parts that lie alone."""
+    with suppress(InputError):
+        return tuple(read_prepared(folder)["sets"])
+    return ()

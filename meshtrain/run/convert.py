@@ -140,18 +140,24 @@ def _target(folder: Path, model: ModelConfig, dtype: str | None, shard_size: str
     shard_bytes = parse_size(shard_size) if shard_size else SHARD_BYTES
     asked = parse_dtype(dtype) if dtype else None
     carried = folder / origin.HF
-    if not carried.exists():
+    if not (carried / origin.RECORD).exists():  # a run from nothing; an export may lie there all the same
         stored = json.loads((folder / CONFIG).read_text())["config"]
         usual = parse_dtype(stored.get("precision", {}).get("compute", "float32"))
         corpus = _corpus(stored)
         made = {} if corpus is None else tokenizer_files(corpus, model.max_length)
         return Target(_family_of(model), asked or usual, shard_bytes, carried=corpus, made=made)
-    start: Mapping[str, Any] = json.loads((carried / CONFIG).read_text())
-    record = json.loads((carried / origin.RECORD).read_text())
-    others = record["other_dtypes"] if asked in (None, record["dtype"]) else {}
-    return Target(
-        FAMILIES[start["model_type"]], asked or record["dtype"], shard_bytes, start, carried, record["bare"], others
-    )
+    try:
+        start: Mapping[str, Any] = json.loads((carried / CONFIG).read_text())
+        record = json.loads((carried / origin.RECORD).read_text())
+        others = record["other_dtypes"] if asked in (None, record["dtype"]) else {}
+        return Target(
+            FAMILIES[start["model_type"]], asked or record["dtype"], shard_bytes, start, carried, record["bare"], others
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{carried}: what came along from the model's first folder is not whole ({error!r}). Copy {CONFIG} and"
+            f" {origin.RECORD} from another import of that folder, or remove {carried} to export as from nothing."
+        ) from None
 
 
 def _family_of(model: ModelConfig) -> Family:

@@ -1,5 +1,6 @@
 """From config to sources: every mistake is named before a row is read, and defaults do what they say."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ def test_a_corpus_is_prepared_when_it_is_missing(prepared: DataConfig) -> None:
     assert source.tokens.num_documents == 55
     ensure_prepared(prepared, progress=False)
     assert fingerprints(prepared, vocab=300) == (source.tokens.fingerprint,)
+    shutil.rmtree(Path(prepared.paths[0]) / "held_out")  # an evaluation does not stop in silence
+    with pytest.raises(InputError, match=r"held_out: is missing, and manifest.json beside it"):
+        open_held_out(prepared, vocab=300)
 
 
 def test_a_token_set_itself_is_a_path_too(tmp_path: Path) -> None:

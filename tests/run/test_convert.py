@@ -195,7 +195,13 @@ def test_a_run_from_nothing_is_exported_with_the_tokenizer_of_its_corpus(
     assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
     assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == 256
     assert numbers_of(tmp_path / "out")["model.embed_tokens.weight"].shape == (257, 32)
-    said(capsys)
+    kept = tmp_path / "run" / "hf"  # the name of what an import brings along, and nothing of that kind
+    for to in (kept, tmp_path / "third"):
+        assert convert.main(["export", str(tmp_path / "run"), "--to", str(to)]) == 0, said(capsys)
+    (kept / "record.json").write_text("{}")
+    assert convert.main(["export", str(tmp_path / "run"), "--to", str(tmp_path / "fourth")]) == 2
+    assert "is not whole (KeyError('dtype'))" in said(capsys)
+    shutil.rmtree(kept)
     for tokenizer, warned in ((None, False), ("{}", True)):
         if tokenizer is not None:
             (tmp_path / "out" / "tokenizer.json").write_text(tokenizer)
