@@ -10,7 +10,8 @@ import jax
 import optax
 
 from meshtrain.errors import InputError, nearest
-from meshtrain.layout import ArraySpec, Tree, map_specs
+from meshtrain.layout import ArraySpec, Placement, Tree, map_specs
+from meshtrain.step.muon import MatrixDims, scale_by_muon
 from meshtrain.step.schedule import ScheduleConfig
 
 NAMES = ("adamw", "muon", "sgd")
@@ -53,6 +54,9 @@ class OptimizerConfig:
             )
         if self.clip is not None and self.clip <= 0:
             raise InputError(f"optimizer.clip: {self.clip} must be above 0, or None for no clipping.")
+        for name in ("b1", "b2", "beta"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"optimizer.{name}: {getattr(self, name)} must be at least 0 and below 1.")
 
 
 def decays(spec: ArraySpec) -> bool:
@@ -65,22 +69,25 @@ def decay_mask(specs: Tree) -> Tree:
     return map_specs(decays, specs)
 
 
-def make_optimizer(config: OptimizerConfig, specs: Tree) -> optax.GradientTransformation:
-    """Updates at a learning rate of 1 for weights of these specs."""
+def make_optimizer(
+    config: OptimizerConfig, specs: Tree, place: Placement | None = None
+) -> optax.GradientTransformation:
+    """Updates at a learning rate of 1 for weights of these specs. place: where the state lies in parts, for what needs
+    whole matrices; None for its structure alone, and for arrays that are whole."""
     mask = decay_mask(specs)
     if config.name == "adamw":
         return optax.adamw(1.0, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=mask)
     decay = optax.add_decayed_weights(-config.weight_decay, mask)
     if config.name == "sgd":
         return optax.chain(optax.scale(-1.0), decay)
-    muon = optax.contrib.muon(
-        1.0, beta=config.beta, eps=config.eps, adam_b1=config.b1, adam_b2=config.b2, consistent_rms=0.2,
-        muon_weight_dimension_numbers=map_specs(_matrix_dims, specs),
-    )  # fmt: skip
-    return optax.chain(muon, decay)
+    matrices = map_specs(matrix_dims, specs)
+    muon = optax.chain(scale_by_muon(config.beta, config.eps, specs, matrices, place), optax.scale(-1.0))
+    adam = optax.adamw(1.0, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=0.0, nesterov=True)
+    kinds = map_specs(lambda spec: "muon" if matrix_dims(spec) else "adam", specs)
+    return optax.chain(optax.partition({"muon": muon, "adam": adam}, kinds), decay)
 
 
-def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:
+def matrix_dims(spec: ArraySpec) -> MatrixDims | None:
     """How a hidden weight is a matrix from its inputs to its outputs; None for all others.
 
     [..., embed] writes the residual stream; of all others the first dim is the input: [embed, ...] reads the stream,
@@ -90,7 +97,7 @@ def _matrix_dims(spec: ArraySpec) -> optax.contrib.MuonDimensionNumbers | None:
     if not decays(spec) or not set(_STACKED) & set(spec.dims) or "router" in spec.dims:
         return None
     split = len(inner) - 1 if spec.dims[-1] in ("embed", "expert_embed") else 1
-    return optax.contrib.MuonDimensionNumbers(tuple(inner[:split]), tuple(inner[split:]))
+    return MatrixDims(tuple(inner[:split]), tuple(inner[split:]))
 
 
 def optimizer_specs(optimizer: optax.GradientTransformation, specs: Tree) -> Tree:

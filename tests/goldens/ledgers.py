@@ -28,6 +28,9 @@ SHRUNK: dict[str, dict[str, Any]] = {
 # their plan against the plan of today.
 AT_SIZE = {"llama3_405b_8k": ("llama3_405b", 16384), "llama3_405b_128k": ("llama3_405b_128k", 16384)}
 
+# Layouts whose ledger stands here also for Muon, which needs whole matrices (layout/whole.py).
+MUON = ("tensor_zero3", "zero3")
+
 # Words of a line -> why it is not as planned.
 REASONS = {
     "one all-reduce in place of a reduce-scatter and a sum of the parts": (
@@ -83,7 +86,7 @@ def _deepseek() -> Any:
     return schema.build(ModelConfig, values, "model")
 
 
-def ledger_text(path: Path) -> str:
+def ledger_text(path: Path, optimizer: str = "adamw") -> str:
     """The golden of a layout: totals, then every line of the ledger."""
     from meshtrain.audit import compile_step
     from meshtrain.audit.collectives import read_collectives
@@ -91,8 +94,10 @@ def ledger_text(path: Path) -> str:
     from meshtrain.audit.ledger import at_even_load, make_ledger
     from meshtrain.cost.traffic import predict_traffic
     from meshtrain.layout import place_abstract
+    from meshtrain.step import OptimizerConfig
 
     step, layout = case(path)
+    step = replace(step, optimizer=OptimizerConfig(optimizer))
     place = place_abstract(layout, NUM_DEVICES)
     compiled = compile_step(
         step, layout, NUM_DEVICES, global_batch=GLOBAL_BATCH, length=LENGTH,
@@ -152,11 +157,18 @@ def reason(words: str) -> str:
 
 
 def write(folder: Path, names: Sequence[str] = ()) -> None:
-    """Writes the goldens of these layouts (default all), in a folder `at_size` those of published runs."""
+    """Writes the goldens of these layouts (default all), in folders `muon` and `at_size` those of Muon and of published
+    runs."""
     for file in layouts():
         if not names or file.stem in names:
             (folder / f"{file.stem}.txt").write_text(ledger_text(file) + "\n")
             print(file.stem, flush=True)
+    for name in MUON:
+        if not names or f"muon/{name}" in names:
+            (folder / "muon").mkdir(exist_ok=True)
+            text = ledger_text(ROOT / "configs" / "layouts" / f"{name}.py", "muon")
+            (folder / "muon" / f"{name}.txt").write_text(text + "\n")
+            print(f"muon/{name}", flush=True)
     for name in AT_SIZE:
         if not names or f"at_size/{name}" in names:
             (folder / "at_size").mkdir(exist_ok=True)

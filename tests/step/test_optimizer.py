@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from meshtrain.errors import InputError
@@ -13,7 +12,7 @@ from meshtrain.layout import named_specs
 from meshtrain.layout.padding import pad_tree, physical_specs, strip_tree
 from meshtrain.model import describe, initialize
 from meshtrain.step import OptimizerConfig, state_specs
-from meshtrain.step.optimizer import _matrix_dims, decay_mask, make_optimizer
+from meshtrain.step.optimizer import decay_mask, make_optimizer, matrix_dims
 from tests.run.proofs import MODELS, place_on
 
 TENSOR = dict(batch="data", heads="tensor", kv_heads="tensor", mlp="tensor", vocab="tensor")
@@ -62,7 +61,7 @@ def test_without_a_gradient_weights_decay_by_the_declared_share(model_name: str,
     specs = describe(model)
     declared = (EXPERTS if model_name == "grouped" else LAYOUTS)[layout]
     place = place_on(1 if declared["mesh"] == dict(data=1) else 4, declared)
-    optimizer = make_optimizer(OptimizerConfig(name, weight_decay=0.1), physical_specs(specs, place))
+    optimizer = make_optimizer(OptimizerConfig(name, weight_decay=0.1), physical_specs(specs, place), place)
     weights = pad_tree(initialize(model, jax.random.key(0)), specs, place)
     weights = jax.device_put(weights, place.shardings("optimizer", physical_specs(specs, place)))
 
@@ -82,8 +81,8 @@ def test_without_a_gradient_weights_decay_by_the_declared_share(model_name: str,
 
 def test_muon_takes_hidden_matrices_from_inputs_to_outputs() -> None:
     specs = dict(named_specs(describe(MODELS["gpt"])))
-    found = {path: _matrix_dims(spec) for path, spec in specs.items()}
-    matrices = {path: (dims.reduction_axis, dims.output_axis) for path, dims in found.items() if dims is not None}
+    found = {path: matrix_dims(spec) for path, spec in specs.items()}
+    matrices = {path: tuple(dims) for path, dims in found.items() if dims is not None}
     assert matrices == {
         "layers/attention/query": ((1,), (2, 3)),
         "layers/attention/key": ((1,), (2, 3)),
@@ -104,12 +103,11 @@ def test_experts_and_routers_decay_and_are_matrices_as_their_dims_say() -> None:
     of_moe = {path.removeprefix(prefix): decays for path, decays in mask.items() if path.startswith(prefix)}
     assert {path for path, decays in of_moe.items() if decays} == {*matrices, "router/weight"}
     assert {path for path, decays in of_moe.items() if not decays} == {"router/bias"}
-    found = {path: _matrix_dims(specs[prefix + path]) for path in of_moe}
-    assert found == dict.fromkeys(of_moe) | {  # [layers, expert, inputs, outputs]
-        path: optax.contrib.MuonDimensionNumbers((2,), (3,)) for path in matrices
-    }
+    found = {path: matrix_dims(specs[prefix + path]) for path in of_moe}
+    of_each = ((2,), (3,))  # of [layers, expert, inputs, outputs]
+    assert found == dict.fromkeys(of_moe) | dict.fromkeys(matrices, of_each)
     assert {path for path in specs if path.startswith("dense_layers/mlp/")} <= {
-        path for path, spec in specs.items() if _matrix_dims(spec) is not None
+        path for path, spec in specs.items() if matrix_dims(spec) is not None
     }
 
 

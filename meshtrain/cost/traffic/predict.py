@@ -1,7 +1,7 @@
 """`predict_traffic`: every collective of a step, from the declaration alone.
 
 Sums of a few numbers (the loss, the norm of the gradient, counts of tokens) are left out: the ledger has a line for
-them. So is what Muon gathers to make a matrix whole; what experts exchange is planned for an even load.
+them. What experts exchange is planned for an even load.
 """
 
 from meshtrain.cost.collective import Collective

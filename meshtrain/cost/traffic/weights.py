@@ -1,5 +1,6 @@
 """What weights and their gradients send: to where they are used, to where they are summed, and back from the update.
 
+momentum -> whole matrices and back          two all-to-alls a step for each dim that is cut   (Muon)
 masters (optimizer rows) -> params rows      an all-gather a step, of the compute dtype       (ZeRO-1, ZeRO-2)
 params rows -> use                           an all-gather a use, forward and backward         (ZeRO-3)
 gradient in use -> gradient rows             a reduce-scatter over the axes that these rows add, an all-reduce over
@@ -16,8 +17,9 @@ from meshtrain.cost.traffic.setting import Axes, Setting
 from meshtrain.cost.traffic.turns import Passes
 from meshtrain.layout import ArraySpec, named_specs
 from meshtrain.layout.inventory import axes_of
+from meshtrain.layout.whole import WholeMatrices
 from meshtrain.step.gradients import joined_once
-from meshtrain.step.optimizer import decays
+from meshtrain.step.optimizer import decays, matrix_dims
 from meshtrain.step.state import state_specs
 
 FLOAT32 = np.dtype(np.float32)
@@ -39,7 +41,7 @@ def weight_traffic(setting: Setting) -> list[Collective]:
     """Of all weights; a gradient in the order in which it is reduced."""
     found: list[Collective] = []
     for path, spec in weights(setting):
-        found += _from_update(setting, path, spec) + _to_use(setting, path, spec)
+        found += _to_whole(setting, path, spec) + _from_update(setting, path, spec) + _to_use(setting, path, spec)
     for path, spec, size in _gradients(setting):
         found += _each_time(setting, path, spec, size)
     for path, spec in weights(setting):
@@ -96,6 +98,20 @@ def _gather(
         held *= setting.place.size(axes)
         found += setting.make("all_gather", axes, held, count, phase, spec.dims[dim], why)
     return found
+
+
+def _to_whole(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
+    """What Muon exchanges to have whole matrices, and to bring their updates back: float32, as the moments are."""
+    dims = matrix_dims(spec) if setting.config.optimizer.name == "muon" else None
+    if dims is None:
+        return []
+    whole = WholeMatrices(setting.place, spec, dims.inputs + dims.outputs)
+    num_bytes = whole.moved.num_bytes // whole.num_devices
+    return [
+        one for dim in whole.cut
+        for one in setting.make("all_to_all", whole.axes(dim), num_bytes, 2, "update", spec.dims[dim],
+                                f"{path}: whole matrices for Muon, and back")
+    ]  # fmt: skip
 
 
 def _from_update(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:

@@ -127,8 +127,8 @@ def _left_out(step: StepConfig, place: Placement) -> list[Finding]:
     if step.optimizer.name != "muon" or place.num_devices == 1:
         return []
     message = (
-        "Muon makes whole matrices orthogonal: where weights, gradients or momentum are stored in parts, the compiler"
-        " gathers them for that. No figure here (memory, time, traffic) holds these gathers or those products."
+        "Muon makes whole matrices orthogonal. The traffic holds the exchange that brings them to the devices; no"
+        " figure of memory and time here holds the matrices and the products."
     )
     return [Finding(WARNING, "muon-left-out", "optimizer.name", message, "`meshtrain.audit` shows what is compiled.")]
 
