@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshtrain.errors import InputError
-from meshtrain.run.flags import NUMBER, TEXT, exit_code, take
+from meshtrain.run.flags import NUMBER, TEXT, check_names, exit_code, take
 
 FLAGS = dict(against=TEXT, steps=NUMBER, devices=NUMBER)
 
@@ -31,6 +31,7 @@ def prove_all(argv: Sequence[str]) -> int:
     from meshtrain.run.arguments import parse
 
     flags, files, rest = take(argv, FLAGS)
+    check_names(rest, FLAGS)
     arguments = parse(rest)
     if arguments.help:
         print(__doc__)

@@ -148,11 +148,13 @@ def local_model(model: ModelConfig, place: Placement) -> ModelConfig:
     the router chooses among them (a device's weights are `local_weights`). The few dense layers of a model with experts
     count as layers with experts."""
     kv = ArraySpec((model.num_kv_heads,), np.dtype(np.float32), ("kv_heads",))
+    num_heads = model.num_heads // place.num_shards("heads", "use")
     return replace(
         model,
         num_layers=2 * len(model.window_layers),
-        num_heads=model.num_heads // place.num_shards("heads", "use"),
-        num_kv_heads=local_shape(place, "activations", kv)[0],
+        num_heads=num_heads,
+        # of heads that a group holds in copies a device needs no more than it has queries for
+        num_kv_heads=math.gcd(num_heads, local_shape(place, "activations", kv)[0]),
         mlp=model.mlp // place.num_shards("mlp", "use"),
         moe=model.moe and replace(model.moe, first_dense=0, every=1),
     )

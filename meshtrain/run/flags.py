@@ -30,10 +30,7 @@ def take_alone(
     required: flag -> an example. InputError for a file, a bad value, or a required flag that is missing.
     """
     flags, files, rest = take(argv, known)
-    valid = [f"--{name.replace('_', '-')}" for name in (*known, *SECTIONS, "help")]
-    for flag in (argument.partition("=")[0] for argument in rest if argument.startswith("--")):
-        if flag.partition(".")[0] not in valid and (close := nearest(flag, valid)):
-            raise InputError(f"{flag}: no such argument.{close}")
+    check_names(rest, known)
     if files:
         raise InputError(f"{files[0]}: not an argument; did you mean --layout {files[0]}?")
     arguments = parse(rest)
@@ -41,6 +38,14 @@ def take_alone(
         if name not in flags:
             raise InputError(f"--{name}: missing; for example --{name} {example}.")
     return flags, arguments
+
+
+def check_names(rest: Sequence[str], known: Mapping[str, str]) -> None:
+    """InputError for a flag among the rest of a command line that is nearly one of the door's."""
+    valid = [f"--{name.replace('_', '-')}" for name in (*known, *SECTIONS, "help")]
+    for flag in (argument.partition("=")[0] for argument in rest if argument.startswith("--")):
+        if flag.partition(".")[0] not in valid and (close := nearest(flag, valid)):
+            raise InputError(f"{flag}: no such argument.{close}")
 
 
 def take(argv: Sequence[str], known: Mapping[str, str]) -> tuple[dict[str, Any], list[str], list[str]]:

@@ -8,8 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 
+from meshtrain.cost.local import local_model
 from meshtrain.cost.memory import Memory, predict_memory
 from meshtrain.layout import Layout, place_abstract
+from meshtrain.model import ModelConfig
 from tests.cost.memory_cases import CASES, GOLDEN, ROOT, layout_of
 
 GOLDENS: dict[str, dict[str, int]] = json.loads(GOLDEN.read_text())
@@ -34,6 +36,14 @@ def predicted(name: str, quick: bool = False) -> Memory:
     case = CASES[name]
     place = place_abstract(layout_of(case), case.gpus)
     return predict_memory(case.config(), place, case.batch, case.length, packed=case.packed, quick=quick)
+
+
+@pytest.mark.parametrize(("tensor", "heads", "expected"), [(2, 4, 1), (4, 4, 1), (8, 16, 2), (8, 8, 1)])
+def test_a_device_has_no_more_key_heads_than_query_heads(tensor: int, heads: int, expected: int) -> None:
+    """Two key heads on 4 or 8 devices are held whole: one device's model still shares them out evenly."""
+    rules = dict(heads="tensor", kv_heads="tensor")
+    place = place_abstract(Layout.parse(dict(mesh=dict(tensor=tensor), rules=rules)), tensor)
+    assert local_model(ModelConfig(2, 64, heads, 2, 8, 64, 64, 64), place).num_kv_heads == expected
 
 
 def test_at_least_sixty_steps_are_compiled() -> None:

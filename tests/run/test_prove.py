@@ -85,3 +85,15 @@ def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     code, text = proved(capsys, "mine.py")
     assert code == 2
     assert "--config: name a run's file" in text
+    code, text = proved(capsys, "--config", "run.py", "mine.py", "--agains", "other.py")
+    assert code == 2
+    assert "--agains: no such argument. Did you mean '--against'?" in text
+
+
+def test_a_reference_that_cannot_be_read_is_not_replaced_by_one_device(
+    run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], here: list[str]
+) -> None:
+    wrong = layout_file(tmp_path, mesh=dict(data=2), rules=dict(bacth="data"))
+    code, text = proved(capsys, "--config", run_file, *here, "--against", wrong, wrong)
+    assert code == 2
+    assert "error: rules.bacth: there is no dim 'bacth'. Did you mean 'batch'?" in text

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshtrain.errors import InputError
 from meshtrain.layout import Finding, Layout, Placement, build_mesh, named_specs, single_placement
-from meshtrain.layout.finding import ERROR, merge
+from meshtrain.layout.finding import ERROR, merge, raise_errors
 from meshtrain.layout.mesh import FILL
 from meshtrain.layout.roles import words
 from meshtrain.model import describe, initialize, loss_sums
@@ -94,6 +94,8 @@ def prepare(
     """
     everything = [*layouts, *([against] if against else [])]
     parsed = [_parse(declared, num_devices) for declared in everything]
+    if against:
+        raise_errors(parsed[-1][2])
     sound = [(layout, sizes) for layout, sizes, _ in parsed if layout is not None]
     shrunk = shrink(config.model, [layout for layout, _ in sound], [sizes for _, sizes in sound])
     case = make_case(config, shrunk, num_steps)
