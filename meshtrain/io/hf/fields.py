@@ -4,16 +4,18 @@ Reading takes keys away from the file's dict. What no group takes must be known 
 computes, or it is an error that names it: a key that nobody looked at is a model that was read wrongly.
 """
 
+import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.model import ModelConfig
 
 REQUIRED = object()
 Values = dict[str, Any]
-_TYPES = get_type_hints(ModelConfig)
 _CALLED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -56,14 +58,29 @@ class Group:
         raise NotImplementedError
 
 
-def typed(field: str, value: Any) -> Any:
-    """A value for a field of ModelConfig, whole numbers as floats where it is one; TypeError for another type's."""
-    kinds = get_args(_TYPES[field]) or (_TYPES[field],)
-    if type(value) is int and float in kinds:
-        return float(value)
-    if type(value) not in kinds:
-        raise TypeError(f"expected {_CALLED.get(kinds[0], kinds[0].__name__)}")
-    return value
+def typed(field: str, value: Any, of: type = ModelConfig) -> Any:
+    """A value for a plain field of a config, whole numbers as floats where it is one; TypeError where it is not one.
+
+    JSON as Python reads it has numbers that are none (NaN, Infinity): they are refused as well.
+    """
+    kinds = _kinds(of, field)
+    if not kinds:
+        return value
+    try:
+        value = float(value) if type(value) is int and float in kinds else value
+        if type(value) in kinds and (type(value) is not float or math.isfinite(value)):
+            return value
+    except OverflowError:
+        pass
+    raise TypeError(f"expected {_CALLED[kinds[0]]}")
+
+
+@functools.cache
+def _kinds(of: type, field: str) -> tuple[type, ...]:
+    """The plain types that a field has; none of a field that is made of several values."""
+    hint = get_type_hints(of)[field]
+    kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+    return kinds if all(kind in _CALLED or kind is NoneType for kind in kinds) else ()
 
 
 @dataclass(frozen=True)
@@ -149,7 +166,7 @@ class HeadDim(Group):
             value = self.default
         if value is None:
             embed, heads = given.values.get("hidden_size"), given.values.get("num_attention_heads")
-            if not isinstance(embed, int) or not isinstance(heads, int) or embed % heads:
+            if not isinstance(embed, int) or not isinstance(heads, int) or heads < 1 or embed % heads:
                 raise given.error(
                     "num_attention_heads", f"does not divide hidden_size={embed}, and there is no head_dim."
                 )

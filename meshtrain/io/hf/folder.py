@@ -131,7 +131,7 @@ def is_folder(path: str | Path) -> bool:
     """Whether this is a Hugging Face folder, rather than one of ours: a config.json that says a model_type."""
     try:
         return "model_type" in json.loads((Path(path).expanduser() / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 
@@ -143,7 +143,7 @@ def open_folder(path: str | Path) -> Folder:
     except FileNotFoundError:
         missing = f"it has no {CONFIG}" if path.is_dir() else "there is no such folder"
         raise InputError(f"{path}: not a Hugging Face folder: {missing}.{_other_format(path)}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path / CONFIG}: cannot be read: {error}.") from None
     if not isinstance(values, dict) or "model_type" not in values:
         raise InputError(f"{path / CONFIG}: no model_type: not the config of a Hugging Face model.")
@@ -175,7 +175,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         return read_header(path / SINGLE)
     try:
         where = {str(name): str(file) for name, file in json.loads(index.read_text("utf-8"))["weight_map"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index}: cannot be read ({error!r}): expected a weight_map of tensors and files.") from None
     files = sorted(set(where.values()))
     for file in files:
@@ -205,6 +205,7 @@ _OTHERS = {
     "*.bin": "Pickled weights (.bin) are not read, as they can run code: load the model with transformers and save it"
     " again (save_pretrained), which writes safetensors.",
     "*.pth": "The publisher's own files (.pth) are not read: take the model's folder for transformers.",
+    "snapshots/*/config.json": "It is a folder of the Hub's cache: name the folder below its snapshots.",
     "*.safetensors": "Of several files an index has to say which tensor lies where.",
 }
 

@@ -94,7 +94,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
             header = json.loads(file.read(length))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path}: not a safetensors file: its header is not JSON.") from None
     found, begin = {}, 8 + length
     try:

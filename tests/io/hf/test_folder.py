@@ -65,6 +65,12 @@ def only(folder: Path, *names: str) -> None:
         (folder / name).touch()
 
 
+def hub(folder: Path) -> None:
+    """The folder of a model in the Hub's cache, in which the model's own is further down."""
+    (folder / "snapshots" / "1f").mkdir(parents=True)
+    (folder / "snapshots" / "1f" / "config.json").write_text("{}")
+
+
 def test_a_whole_folder_is_taken(folder: Path) -> None:
     assert is_folder(folder)
     assert len(files(folder)) > 2
@@ -160,6 +166,9 @@ def test_fewer_layers_than_the_config_says(folder: Path) -> None:
     [
         (lambda folder: (folder / "config.json").unlink(), "config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100_000), "config.json"),
+        (lambda folder: (folder / "model.safetensors.index.json").write_text("[" * 100_000), "index.json"),
+        (lambda folder: (shutil.rmtree(folder), hub(folder)), "name the folder below its snapshots"),
         (lambda folder: (folder / "model.safetensors.index.json").write_text("[]"), "index.json"),
         (lambda folder: edit(folder / "config.json", lambda c: c.update(model_type="lama")), "Did you mean 'llama'"),
         (lambda folder: edit(folder / "config.json", lambda c: c.update(quantization_config={"bits": 4})), "quantiz"),
@@ -212,6 +221,7 @@ def test_headers_that_lie(tmp_path: Path) -> None:
         data.replace(b'"shape":[32,32]', b'"shape":[32,-2]'),
         data.replace(b'"F32"', b'"F31"'),
         overlapping,
+        (100_000).to_bytes(8, "little") + b"[" * 100_000,
     ):
         file.write_bytes(wrong)
         assert "model.safetensors" in refused(folder)
