@@ -44,8 +44,8 @@ def test_all_problems_are_found_and_one_cause_is_said_once() -> None:
 @pytest.mark.parametrize("dim", ["batch", "length", "stream"])
 def test_tokens_are_not_cut_over_the_stages_of_a_pipeline(dim: str) -> None:
     """A ring over the stages would meet keys of other layers; nothing else refuses it."""
-    rules = dict(batch=("data", "stage") if dim == "batch" else "data", layers="stage")
-    declared = dict(
+    rules: dict[str, Any] = dict(batch=("data", "stage") if dim == "batch" else "data", layers="stage")
+    declared: dict[str, Any] = dict(
         mesh=dict(data=4, stage=2), rules=rules, pipeline=dict(microbatches=2), attention="ring",
         activations=dict(stream="stage") if dim == "stream" else {},
     )  # fmt: skip
