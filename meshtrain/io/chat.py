@@ -120,7 +120,7 @@ class ChatTemplate:
                     messages=messages, add_generation_prompt=prompt, tools=None, documents=None, **dict(self.tokens)
                 )
             )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             if not messages:
                 return ""  # a template that needs a first message
             raise InputError(f"{where}: the chat template does not take this chat: {error}") from None
@@ -193,7 +193,7 @@ def chat_of(record: Mapping[str, Any], key: str, where: str) -> Any:
 def _json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -129,7 +129,10 @@ class Tokenizer:
         return backend
 
     def _encode(self, texts: list[str]) -> list[np.ndarray]:
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        try:
+            encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:  # the library raises plain Exception
+            raise InputError(f"{self.name}: a text cannot be encoded: {error}.") from None
         return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     @cached_property
@@ -150,6 +153,11 @@ def load_tokenizer(spec: str, end_token: str = "") -> Tokenizer:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        if (path.parent / "tokenizer.model").exists() and not path.exists():
+            raise InputError(
+                f"--tokenizer {spec}: the folder has a tokenizer.model of SentencePiece and no tokenizer.json. Loading"
+                " the tokenizer with transformers and saving it there (save_pretrained) makes one."
+            ) from None
         raise InputError(
             f"--tokenizer {spec}: cannot be read ({error}). Give 'byte', 'train:SIZE' (for example train:4096) or a"
             f" tokenizer.json.{nearest(spec, ['byte', 'train:4096'])}"
@@ -227,7 +235,7 @@ def _declared_end(path: Path) -> str:
     """The end token that the file's neighbour, tokenizer_config.json, declares; "" where it does not."""
     try:
         declared = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     if isinstance(declared, dict):
         declared = declared.get("content")

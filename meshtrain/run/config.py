@@ -90,6 +90,11 @@ class RunConfig:
                 raise InputError(f"{name}: {getattr(self, name)} must be at least 0 and finite; {name}=0 would work.")
         if self.seed >= 2**32:
             raise InputError(f"seed: {self.seed} must be below 2**32; seed={self.seed % 2**32} would work.")
+        if self.peak_flops is not None and not self.peak_flops > 0:
+            raise InputError(f"peak_flops: {self.peak_flops} must be above 0, for example 989e12.")
+        for key, value in _flat(as_json(self)).items():
+            if isinstance(value, float) and not math.isfinite(value) and not key.startswith("watch."):
+                raise InputError(f"{key}: {value} is no number to compute with; name a finite one.")
         if not self.workdir:
             raise InputError("workdir: name the run's folder, for example workdir=runs/mine.")
         if self.data.length > self.model.max_length:

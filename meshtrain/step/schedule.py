@@ -32,6 +32,8 @@ class ScheduleConfig:
             raise InputError(
                 f"schedule.shape: {self.shape!r} is not one of {', '.join(SHAPES)}.{nearest(self.shape, SHAPES)}"
             )
+        if self.steps is not None and self.steps < 1:
+            raise InputError(f"schedule.steps: {self.steps} must be at least 1, or None for the run's steps.")
         if self.warmup < 0 or not 0 <= self.final <= 1 or not 0 <= self.decay <= 1:
             raise InputError(
                 f"schedule: warmup={self.warmup} must be at least 0, final={self.final} and decay={self.decay} in 0..1."

@@ -23,6 +23,12 @@ def trained() -> Tokenizer:
     return train_tokenizer(TEXTS, 300)
 
 
+def test_a_text_that_a_tokenizer_cannot_say_is_named() -> None:
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, END_TOKEN: 1}, unk_token="[UNK]"))
+    with pytest.raises(InputError, match=r"words: a text cannot be encoded: .*\[UNK\]"):
+        Tokenizer("words", words.to_str(), 2, 1).encode(["b"])
+
+
 def test_bytes_are_bytes() -> None:
     byte = load_tokenizer("byte")
     assert (byte.vocab_size, byte.end_id) == (257, 256)
@@ -130,6 +136,10 @@ def test_a_broken_file_and_a_missing_end_token_are_refused(trained: Tokenizer, t
         load_tokenizer(save(tmp_path, trained.text[:200]))
     with pytest.raises(InputError, match=r"not a tokenizer.json that can be loaded"):
         load_tokenizer(save(tmp_path, "{}"))
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "tokenizer.model").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"tokenizer.model of SentencePiece and no tokenizer.json.*save_pretrained"):
+        load_tokenizer(str(tmp_path / "old"))
     nameless = trained.text.replace(END_TOKEN, "<finis>")
     with pytest.raises(InputError, match=r"no end-of-document token: none of the usual names.*--end-token"):
         load_tokenizer(save(tmp_path, nameless))

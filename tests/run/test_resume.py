@@ -203,3 +203,13 @@ def test_a_mixture_changes_from_now_on_and_the_decision_is_kept(
     whole = write_run(tmp_path / "whole", data=data, model=model)
     assert run_here(*whole, *here, "--config.steps=8", change) == 0
     assert numbers(tmp_path) == numbers(tmp_path / "whole")
+
+
+def test_steps_that_are_done_again_are_said(
+    tmp_path: Path, here: list[str], unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder of checkpoints is gone (a disk that is not there): the run begins anew, and not in silence."""
+    shutil.copytree(unbroken / "run", tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    assert run_here(*write_run(tmp_path), *here, "--config.steps=1") == 0
+    said = "going on from the beginning, for there is no whole checkpoint: 8 steps that are on record are done again"
+    assert said in capsys.readouterr().out
