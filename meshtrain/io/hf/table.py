@@ -21,7 +21,7 @@ import numpy as np
 from meshtrain.layout import ArraySpec
 from meshtrain.model import ModelConfig
 
-_TILE = 360_000  # numbers of a matrix that is turned are cast at a time: as many as stay in a core's own cache
+_TILE = 360_000  # numbers of a turned matrix cast at a time: fewer are written in short pieces, more leave the caches
 _ROWS = 16  # at least, however long: each writes a whole line of the cache
 _PAD = 16  # numbers between them: rows a power of two apart would fall into the same places of the cache
 _INDEX = re.compile(r"\{(\w+)\}")
