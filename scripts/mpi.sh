@@ -16,7 +16,7 @@ options=(--host "$HOSTS" --map-by slot --bind-to none)   # one process for each 
 [ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)   # containers
 
 # NCCL finds its links by itself; -x passes on what your network needs. See scripts/slurm.sbatch for what each one means.
-for name in NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_IB_GID_INDEX XLA_FLAGS XLA_PYTHON_CLIENT_MEM_FRACTION; do
+for name in NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_IB_GID_INDEX XLA_FLAGS XLA_CLIENT_MEM_FRACTION; do
   [ -z "${!name:-}" ] || options+=(-x "$name")
 done
 

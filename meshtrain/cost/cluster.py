@@ -24,6 +24,9 @@ from meshtrain.cost.quantity import (
 )
 from meshtrain.errors import InputError, nearest
 
+# What is left of a device's memory goes to the libraries, the allocator and what a prediction may miss.
+USABLE = 0.92
+
 LINKS = ("fast", "node", "network")
 SHARES = ("matmul", "memory", *LINKS)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from meshtrain.cost.cluster import USABLE
 from meshtrain.errors import InputError
 from meshtrain.run.cluster_file import read_cluster
 from meshtrain.run.config import Request, RunConfig
@@ -36,6 +37,7 @@ CPU_FLAGS = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=1800",
 )
 
+MEMORY_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")  # the second is the older name
 THREADS_VARIABLE = "PJRT_NPROC"  # how many threads the CPU client has
 THREADS_PER_DEVICE = 4
 
@@ -50,6 +52,13 @@ def make_room(num_devices: int) -> None:
         os.environ.setdefault(THREADS_VARIABLE, str(max(os.cpu_count() or 1, THREADS_PER_DEVICE * num_devices)))
 
 
+def take_memory() -> None:
+    """JAX takes the share of a GPU's memory that `plan` counts on, unless the user has said another (alone it takes 75
+    %). Before its client starts."""
+    if not any(os.environ.get(name) for name in MEMORY_VARIABLES):
+        os.environ[MEMORY_VARIABLES[0]] = str(USABLE)
+
+
 def set_up(request: Request, say: Callable[[str], None]) -> int:
     """Configures JAX for this run and returns how many devices it has. Call it before anything touches a device."""
     given = os.environ.get("XLA_FLAGS", "").split()
@@ -60,6 +69,7 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
     _use_cache(request.config, say)
     wanted = _cpu_devices(request)
     if wanted is None:
+        take_memory()
         return len(jax.devices())
     here = _own_share(wanted, request.process.count)
     make_room(here)

@@ -46,6 +46,15 @@ def test_a_flag_counts_first_then_the_gpu_then_the_mesh_then_the_file(
     assert distributed._cpu_devices(request) == wanted
 
 
+def test_jax_takes_what_plan_counts_on_unless_the_user_says_another_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old = distributed.MEMORY_VARIABLES
+    for given, wanted in (({}, "0.92"), ({new: "0.5"}, "0.5"), ({old: "0.6"}, None)):
+        environ = dict(given)
+        monkeypatch.setattr(distributed.os, "environ", environ)
+        distributed.take_memory()
+        assert environ.get(new) == wanted  # (JAX refuses both names at once)
+
+
 def test_a_gpu_is_there_only_with_its_device_and_its_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     devices, plugins = ["/dev/nvidia0"], {"jax_cuda13_plugin"}
     monkeypatch.setattr(distributed.glob, "glob", lambda pattern: devices if "nvidia" in pattern else [])

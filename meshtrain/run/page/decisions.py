@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from meshtrain.cost.cluster import USABLE
 from meshtrain.cost.decisions import Outcome
-from meshtrain.cost.search import USABLE
 from meshtrain.cost.verdict import describe, waits
 from meshtrain.errors import InputError
 from meshtrain.run.config import RunConfig

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from meshtrain.cost.cluster import USABLE
 from meshtrain.cost.memory import Memory, predict_memory
-from meshtrain.cost.search import USABLE
 from meshtrain.cost.time import step_time
 from meshtrain.errors import InputError
 from meshtrain.layout import Placement

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.cluster import USABLE, Cluster
 from meshtrain.cost.collective import Collective
 from meshtrain.cost.goodput import Bill, Goodput, bill, goodput
 from meshtrain.cost.memory import Memory, predict_memory
 from meshtrain.cost.quantity import Seconds
-from meshtrain.cost.search import USABLE
 from meshtrain.cost.state import state_bytes
 from meshtrain.cost.time import StepTime, step_time
 from meshtrain.cost.traffic import predict_traffic

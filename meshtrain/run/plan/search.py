@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from meshtrain.cost.choice import AxisNames, Choice
-from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.cluster import USABLE, Cluster
 from meshtrain.cost.decisions import Outcome, decide
-from meshtrain.cost.search import USABLE, Found, Search, Task, check_nodes
+from meshtrain.cost.search import Found, Search, Task, check_nodes
 from meshtrain.cost.verdict import describe, seconds, waits
 from meshtrain.errors import StorageError
 from meshtrain.layout.words import plural, size_text
