@@ -33,7 +33,7 @@ def main() -> None:
         return
     ledgers.FOLDER.mkdir(exist_ok=True)
     for old in ledgers.FOLDER.glob("*.txt"):
-        if old.stem not in {path.stem for path in ledgers.layouts()}:
+        if old.stem not in ledgers.names():
             old.unlink()
     # In a process of its own: a compiler for GPUs is chosen before jax is used.
     subprocess.run([sys.executable, "-m", "tests.goldens.ledgers", str(ledgers.FOLDER)], cwd=ROOT, check=True)

@@ -19,6 +19,7 @@ def get_config() -> ConfigDict:
             grads=dict(embed=("data", "context")),
             attention="gather",
             order="zigzag",
-            pipeline=dict(schedule="interleaved", microbatches=16, repeats=8),
+            remat="dots",
+            pipeline=dict(schedule="interleaved", microbatches=16, repeats=8, keep="residuals"),
         )
     )  # fmt: skip

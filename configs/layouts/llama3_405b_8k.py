@@ -15,7 +15,7 @@ def get_config() -> ConfigDict:
             rules=dict(batch="data", layers="stage", heads="tensor", kv_heads="tensor", mlp="tensor", vocab="tensor"),
             activations=dict(stream="tensor"),
             grads=dict(embed="data"),
-            remat="none",
-            pipeline=dict(schedule="interleaved", microbatches=16, repeats=8),
+            remat="dots",  # norms, activations and rotations are computed again: with all of them kept it would not fit
+            pipeline=dict(schedule="interleaved", microbatches=16, repeats=8, keep="residuals"),
         )
     )

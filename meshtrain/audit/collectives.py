@@ -12,6 +12,7 @@ from meshtrain.audit.hlo import Array, Computation, Instruction, Module
 from meshtrain.audit.origin import Origin, Origins
 from meshtrain.audit.overlap import Beside, beside
 from meshtrain.cost.collective import wire_factor
+from meshtrain.parallel.pipeline.worker import KEEPING
 
 KINDS = {
     "all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter",
@@ -141,7 +142,7 @@ class _Reader:
     def _phase(self, origin: Origin, around: Origin) -> str:
         if self.pipelined:
             text = origin.op or around.op
-            if "transpose(" in text or "jvp(" in text:
+            if "transpose(" in text or ("jvp(" in text and KEEPING not in text):
                 return "backward"  # a pipeline's backward op runs the forward pass again
             return "forward" if "while/body" in text else "update"
         return origin.phase if "jvp(" in origin.op or not around.op else around.phase

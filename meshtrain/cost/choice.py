@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from meshtrain.layout import named_specs
 from meshtrain.layout.dims import INHERITED
+from meshtrain.layout.pipeline import KEEPS
 from meshtrain.model import ModelConfig, describe
 
 ZERO_CLASS = {1: "optimizer", 2: "grads", 3: "params"}
@@ -62,8 +63,8 @@ class Experts:
 @dataclass(frozen=True)
 class Choice:
     """sizes: of the mesh. zero: ZeRO stage over data (and context). microbatches: of a step, one after the other.
-    schedule: of a pipeline, with `repeats` pieces a stage; None without one. experts: None for a model without, and for
-    a whole copy of them, dropless, wherever the other weights of their layers are."""
+    schedule: of a pipeline, with `repeats` pieces a stage; None without one; keep: the layout's word. experts: None for
+    a model without, and for a whole copy of them, dropless, wherever the other weights of their layers are."""
 
     sizes: Sizes
     zero: int = 0
@@ -72,6 +73,7 @@ class Choice:
     schedule: str | None = None
     repeats: int = 1
     experts: Experts | None = None
+    keep: str = KEEPS[0]
 
     @property
     def expert_parts(self) -> int:
@@ -115,6 +117,8 @@ class Choice:
             found["pipeline"] = {"schedule": self.schedule, "microbatches": self.microbatches}
             if self.repeats > 1:
                 found["pipeline"]["repeats"] = self.repeats
+            if self.keep != KEEPS[0]:
+                found["pipeline"]["keep"] = self.keep
         elif self.microbatches > 1:
             found["accumulate"] = self.microbatches
         if self.experts:
@@ -210,11 +214,12 @@ def _dense_choices(sizes: Sizes, model: ModelConfig, global_batch: int) -> Itera
                 for zero in range(4 if stored else 1):
                     yield Choice(sizes, zero, remat, num)
                 continue
-            yield Choice(sizes, int(stored), remat, num, "1f1b")
-            for repeats in REPEATS:
-                pieces = repeats * sizes.stage
-                if pieces <= model.num_layers + 2 and sizes.stage <= num and pieces * num <= LARGEST_TABLE:
-                    yield Choice(sizes, int(stored), remat, num, "interleaved", repeats)
+            for keep in KEEPS:
+                yield Choice(sizes, int(stored), remat, num, "1f1b", keep=keep)
+                for repeats in REPEATS:
+                    pieces = repeats * sizes.stage
+                    if pieces <= model.num_layers + 2 and sizes.stage <= num and pieces * num <= LARGEST_TABLE:
+                        yield Choice(sizes, int(stored), remat, num, "interleaved", repeats, keep=keep)
 
 
 @lru_cache(maxsize=64)

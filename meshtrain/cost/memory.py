@@ -21,9 +21,9 @@ from meshtrain.layout.inventory import Named, local_bytes, local_shape
 from meshtrain.parallel.attention.kernel import cudnn_refusals
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.cross_entropy import LARGEST_CHUNK, SMALLEST_CHUNK
-from meshtrain.parallel.pipeline import lock_step, make_plan, schedule
+from meshtrain.parallel.pipeline import Plan, lock_step, make_plan, schedule
 from meshtrain.step import StepConfig
-from meshtrain.step.pipeline import pipeline_table
+from meshtrain.step.pipeline import pipeline_plan
 
 F32 = 4
 BLOCKWISE = ("gather", "ring", "usp")  # exchanges that compute with our own kernel
@@ -126,7 +126,7 @@ class _Step:
             cuts = {dim: place.num_shards(dim, "use") for dim in CUT_DIMS}
             products = [p for p in layer_products(model, cuts, tokens) if not (p.down or p.routed)]
             elements += sum(p.tokens * p.outer * p.share for p in products)
-        elements *= self._layers_at_once()
+        elements *= self._layers_kept()
         if model.moe is not None and not place.layout.experts.capacity_factor:
             elements += tokens * model.moe.top_k * dense_rows(place, model) * model.embed
         return int(elements) * self._size
@@ -211,7 +211,7 @@ class _Step:
         layers = self._layers_at_once()
         copied = max((array.num_bytes for array in layer.saved if array.gathered), default=0)
         return [
-            Part("saved activations", layer.saved_bytes * layers),
+            Part("saved activations", layer.saved_bytes * self._layers_kept()),
             Part("copy of saved", copied * layers, transient=True, what="gathered inputs, put into another order"),
         ]
 
@@ -219,6 +219,11 @@ class _Step:
         """Layers whose activations are kept together: all, or those of a pipeline's piece."""
         ids = self.place.layer_ids(self.config.model.num_layers)
         return self.config.model.num_layers if ids is None else ids.shape[2]
+
+    def _layers_kept(self) -> int:
+        """Layers whose activations a device holds in all: of the passes that wait, and of the one at work."""
+        waiting = _plan(self.place).num_kept if self.place.layout.pipeline else 0
+        return self._layers_at_once() * (waiting + 1)
 
     def _loss(self) -> int:
         """Logits of one chunk of tokens, float32, their gradient, and the stream before and after."""
@@ -233,36 +238,36 @@ class _Step:
 
     def _pipeline(self) -> list[Part]:
         """Slots of the schedule's plan, each one microbatch's residual stream."""
-        num_x, num_dy, num_tape = _slots(self.place)
+        plan = _plan(self.place)
         sizes = local_sizes(self.place, self.rows, self.length)
         slot = sizes.batch * sizes.stream * self.config.model.embed * self._size
         tape = 0
-        if num_tape:
+        if plan.num_tape:
             model = local_model(self.config.model, self.place)
             experts = ExpertCuts.of(self.place, self.config.model)
             of_layer = tape_bytes(model, sizes, self.place.layout.remat, self.config.precision.dtype, experts)
             tape = self._layers_at_once() * of_layer
         return [
-            Part("pipeline slots", (max(num_x, 1) + max(num_dy, 1) + 2) * slot),
-            Part("pipeline tape", num_tape * tape, what="for weight gradients that wait"),
+            Part("pipeline slots", (max(plan.num_x, 1) + max(plan.num_dy, 1) + plan.num_y + 2) * slot),
+            Part("pipeline tape", plan.num_tape * tape, what="for weight gradients that wait"),
             Part("tape at work", tape, transient=True, what="of one microbatch, before it has its slot"),
         ]
 
 
-def _slots(place: Placement) -> tuple[int, int, int]:
-    """Slots of inputs, of gradients of outputs, and of the tape, in the plan that the executor runs."""
+def _plan(place: Placement) -> Plan:
+    """What the executor runs, for its numbers of slots."""
     pipeline = place.layout.pipeline
     assert pipeline is not None
     if pipeline.schedule.endswith(".csv"):
-        plan = make_plan(pipeline_table(place))
-        return plan.num_x, plan.num_dy, plan.num_tape
-    return _slots_of(pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats)
+        return pipeline_plan(place)
+    return _plan_of(
+        pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats, pipeline.keep == "residuals"
+    )
 
 
 @cache
-def _slots_of(name: str, num_stages: int, num_microbatches: int, repeats: int) -> tuple[int, int, int]:
-    plan = make_plan(lock_step(schedule(name, num_stages, num_microbatches, repeats)))
-    return plan.num_x, plan.num_dy, plan.num_tape
+def _plan_of(name: str, num_stages: int, num_microbatches: int, repeats: int, keeps: bool) -> Plan:
+    return make_plan(lock_step(schedule(name, num_stages, num_microbatches, repeats)), keeps)
 
 
 def _split(arrays: Named) -> tuple[Named, Named]:

@@ -66,6 +66,11 @@ class Step:
         return self.split.microbatch * self.length / self.split.length_parts
 
     @property
+    def replays(self) -> bool:
+        """Whether a piece's forward pass runs again in its backward pass."""
+        return self.software.replays and self.split.schedule is not None and self.split.keep == "input"
+
+    @property
     def itemsize(self) -> int:
         """Bytes of a number that is computed with."""
         return ITEMSIZE[self.compute]
@@ -109,7 +114,7 @@ def layer_passes(step: Step) -> Passes:
     _wait(backward, host, beside=matmul)
     _wait(redone, host if split.remat == "full" else 0.0)
     flops = sum(product.flops for product in products)
-    if split.schedule and software.replays:
+    if step.replays:
         redone = plus((1, redone), (1, {"recompute": matmul + attention[0] + memory}), (1, others))
         redone_flops += flops + attention_flops
     backward = plus((1, backward), (1, redone))

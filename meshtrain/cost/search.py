@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from meshtrain.cost.choice import AxisNames, Choice, Sizes, choices, meshes
-from meshtrain.cost.cluster import Cluster
+from meshtrain.cost.cluster import USABLE, Cluster
 from meshtrain.cost.memory import Memory, least_memory, predict_memory
 from meshtrain.cost.state import PerParameter, count_expert_parameters, per_parameter
 from meshtrain.cost.time import StepTime, step_time
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, Placement, place_abstract
+from meshtrain.layout.pipeline import KEEPS
 from meshtrain.model.flops import count_parameters
 from meshtrain.step import StepConfig
-
-# A share of a device's memory that is left to the libraries, the allocator and what a prediction may miss.
-USABLE = 0.92
 
 # A test of choices. It is also asked about a whole mesh, by a choice of no ZeRO stage, before those on it are made.
 Where = Callable[[Choice], bool]
@@ -174,7 +172,8 @@ class Search:
         """Candidates, those first that take little memory."""
         order = ("full", "names", "dots", "none")
         return sorted(
-            self.all(where), key=lambda c: (order.index(c.remat), self.state_bytes(c), -c.microbatches, c.repeats)
+            self.all(where),
+            key=lambda c: (KEEPS.index(c.keep), order.index(c.remat), self.state_bytes(c), -c.microbatches, c.repeats),
         )
 
     def smallest(self, where: Where, tries: int = 6) -> tuple[Choice, Memory] | None:

@@ -19,13 +19,14 @@ class Software:
     attention_backward: FLOPs of attention's backward pass over its forward pass. host_*: seconds that the host needs
     to start one pass of a layer, one collective in it, the output layer, and one microbatch; a device with less to do
     waits for it. redoes_all: whether a recomputed layer is computed to its very end.
-    replays: whether the backward pass of a pipeline's piece starts from the piece's input, with its forward pass again;
-    the last piece then has no forward pass of its own.
+    replays: whether the backward pass of a pipeline's piece starts from the piece's input, with its forward pass again,
+    unless the layout keeps residuals; the last piece then has no forward pass of its own.
     gradient_bytes: of one gradient as it is reduced. overlaps_data: whether gradients are reduced while the backward
     pass goes on. scatters_sends: whether the tensor group shares out what a pipeline sends. lock_step: whether stages
-    go from tick to tick together. update_bytes: read and written for one parameter in the update; update_seconds: its
-    part that depends on nothing. groups_rows: whether a product of rows with the matrix of their expert costs what the
-    rows that are there cost; else all rows of the buffer are multiplied with the matrix of each expert of the device.
+    go from tick to tick together; the last one then makes the loss in its backward pass. update_bytes: read and written
+    for one parameter in the update; update_seconds: its part that depends on nothing. groups_rows: whether a product of
+    rows with the matrix of their expert costs what the rows that are there cost; else all rows of the buffer are
+    multiplied with the matrix of each expert of the device.
     """
 
     name: str

@@ -29,7 +29,7 @@ class Split:
     sequence: whether the stream is cut over the tensor group. batch_parts, length_parts: into how many the batch and a
     row are cut. microbatch: rows on a device at a time. num_microbatches: of a step, one after the other. pieces: how
     many layers each piece of the pipeline has, `chunks` of them on each stage. gather: how often a pipeline makes
-    stored parts whole. attention, schedule, remat: the layout's words; schedule None: no pipeline. imbalance:
+    stored parts whole. attention, schedule, keep, remat: the layout's words; schedule None: no pipeline. imbalance:
     attention of the shard of the length that has most of it, over the mean. routed: rows that a device's experts
     compute, for each pair of a token of the device and an expert: less where devices with the same tokens have experts
     of their own, more with a capacity above an even load. dense: the same, where a product without a capacity is one of
@@ -57,6 +57,7 @@ class Split:
     num_devices: int = 1
     schedule: str | None = None
     gather: str = "pass"
+    keep: str = "input"
     remat: str = "none"
     attention: str = "local"
     imbalance: float = 1.0
@@ -123,6 +124,7 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
         num_devices=place.num_devices,
         schedule=pipeline.schedule if pipeline else None,
         gather=pipeline.gather if pipeline else "pass",
+        keep=pipeline.keep if pipeline else "input",
         remat=layout.remat,
         attention=layout.attention,
         imbalance=_imbalance(place, model, length),

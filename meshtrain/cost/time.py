@@ -87,8 +87,7 @@ def predict(
     step = Step(model, split, length, cluster, software, compute)
     layer, output = layer_by_layer(step, layer_passes(step)), output_passes(step)
     send = _send_seconds(step)
-    replays = software.replays and split.schedule is not None
-    pieces = _pieces(split, layer, output, send, replays)
+    pieces = _pieces(step, layer, output, send)
     schedule = split.schedule or "1f1b"
     run = pipeline_time(schedule, split.num_stages, split.num_microbatches, pieces, software.lock_step)
     busiest = int(pieces.stage_work(split.num_stages).argmax())
@@ -96,7 +95,7 @@ def predict(
     microbatch = plus((layers, _all(layer)), (1, {"sends": 2 * split.chunks * send, "host": software.host_microbatch}))
     if busiest == split.num_stages - 1:
         microbatch = plus((1, microbatch), (1, _all(output)))
-        if replays:
+        if step.replays:
             microbatch = plus((1, microbatch), (-split.pieces[-1], layer.forward), (-1, {"sends": send}))
     once, hidden = once_a_step(step, layers, layers * (total(layer.backward) + total(layer.weight)))
     parts = plus((split.num_microbatches, microbatch), (1, once), (1, {"bubble": run.seconds - run.work}))
@@ -119,7 +118,7 @@ def predict(
 _model_flops = lru_cache(maxsize=256)(model_flops_per_token)  # it describes the model's weights
 
 
-def _pieces(split: Split, layer: Passes, output: Passes, send: float, replays: bool) -> Pieces:
+def _pieces(step: Step, layer: Passes, output: Passes, send: float) -> Pieces:
     """Seconds of each piece's passes: its layers, the output behind the last, and the message to the next.
 
     Where a piece's backward pass replays its forward pass, the last piece, for which nobody waits, has only that.
@@ -127,10 +126,12 @@ def _pieces(split: Split, layer: Passes, output: Passes, send: float, replays: b
     found = []
     for kind, message in (("forward", send), ("backward", send), ("weight", 0.0)):
         one, last = total(getattr(layer, kind)), total(getattr(output, kind))
-        found.append([num_layers * one + message for num_layers in split.pieces])
+        found.append([num_layers * one + message for num_layers in step.split.pieces])
         found[-1][-1] += last
-    if replays:
-        found[0][-1], found[1][-1] = 0.0, found[1][-1] + total(output.forward)
+    if step.software.lock_step:
+        found[0][-1], found[1][-1] = found[0][-1] - total(output.forward), found[1][-1] + total(output.forward)
+    if step.replays:
+        found[0][-1] = 0.0
     return Pieces(*(tuple(times) for times in found))
 
 

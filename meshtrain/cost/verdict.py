@@ -73,6 +73,7 @@ def describe(choice: Choice) -> str:
         words.append(f"remat {choice.remat}")
     if choice.schedule:
         words.append(choice.schedule + (f" x {choice.repeats}" if choice.repeats > 1 else ""))
+        words += ["residuals kept"] if choice.keep == "residuals" else []
     if choice.microbatches > 1:
         words.append(plural(choice.microbatches, "microbatch"))
     return ", ".join(words)

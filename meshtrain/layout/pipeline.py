@@ -15,6 +15,7 @@ from meshtrain.errors import InputError, nearest
 from meshtrain.layout.words import plural
 
 GATHERS = ("step", "pass")
+KEEPS = ("input", "residuals")
 NO_LAYER = -1  # the number of a slot that holds no layer
 
 
@@ -25,7 +26,9 @@ class Pipeline:
     repeats: pieces per stage (chunks, virtual stages). layers: how many layers each piece has, first piece first; None
     deals them out evenly, where the pieces at the two ends, which also have the embedding and the output, get one less
     first. gather: when weights that ZeRO stores in parts are made whole: once a "step" (memory of a stage's weights and
-    float32 gradients), or in every "pass" of a piece, forward and backward (traffic for each microbatch).
+    float32 gradients), or in every "pass" of a piece, forward and backward (traffic for each microbatch). keep: what of
+    a piece waits for its backward pass: its "input", and all of it is computed again, or the "residuals" that `remat`
+    leaves of its layers, and nothing else is.
     """
 
     schedule: str = "1f1b"
@@ -33,6 +36,7 @@ class Pipeline:
     repeats: int = 1
     layers: tuple[int, ...] | None = None
     gather: str = "step"
+    keep: str = "input"
 
     @classmethod
     def parse(cls, value: Any, key: str = "pipeline") -> "Pipeline | None":
@@ -56,8 +60,9 @@ class Pipeline:
                 )
         if not isinstance(value.get("schedule", ""), str):
             raise InputError(f"{key}.schedule: expected a name such as '1f1b', not {value['schedule']!r}.")
-        if value.get("gather", "step") not in GATHERS:
-            raise InputError(f"{key}.gather: {value['gather']!r} is not one of {', '.join(GATHERS)}.")
+        for name, words in (("gather", GATHERS), ("keep", KEEPS)):
+            if value.get(name, words[0]) not in words:
+                raise InputError(f"{key}.{name}: {value[name]!r} is not one of {', '.join(words)}.")
         return cls(**{**value, "layers": _counts(value.get("layers"), f"{key}.layers")})
 
     def pieces(self, num_layers: int, num_stages: int) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from meshtrain.model.moe import Moe
 from meshtrain.model.moe_config import MoEConfig
 from meshtrain.model.norm import Norm
 from meshtrain.model.remat import rematerialize
+from meshtrain.model.slot import where_real
 
 
 class Block(nnx.Module):
@@ -127,7 +128,7 @@ def run_layers(
             none = None if moe is None else jax.tree.map(lambda s: jnp.stack([s] * period), no_sums(moe))
             return given.place.constrain(x_BTD, "batch", "stream", "embed"), none
 
-        return jax.lax.cond(real, group, same, x_BTD, scanned)
+        return where_real(group, same, real, x_BTD, scanned)
 
     x_BTD, sums = jax.lax.scan(group if count is None else group_if_real, x_BTD, scanned)
     return x_BTD, jax.tree.map(lambda s: s.reshape(-1, *s.shape[2:]), sums)

@@ -31,7 +31,7 @@ class PipelineStep:
     @cached_property
     def plan(self) -> Plan:
         """What the scan reads, for a training step."""
-        return make_plan(pipeline_table(self.place))
+        return pipeline_plan(self.place)
 
     def gradient(
         self, params: Tree, batch: Batch, num_tokens: jax.Array, z_loss: float, dropout_key: jax.Array | None,
@@ -103,6 +103,13 @@ def pipeline_table(place: Placement) -> Table:
     assert pipeline is not None
     table = schedule(pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats)
     return table if pipeline.schedule.endswith(".csv") else lock_step(table)
+
+
+def pipeline_plan(place: Placement) -> Plan:
+    """What the scan reads, for a training step."""
+    pipeline = place.layout.pipeline
+    assert pipeline is not None
+    return make_plan(pipeline_table(place), pipeline.keep == "residuals")
 
 
 def forward_table(place: Placement, num_microbatches: int) -> Table:

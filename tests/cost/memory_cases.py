@@ -175,6 +175,15 @@ def _pipeline_cases() -> dict[str, Case]:
     found["70b 1f1b 8, tensor 8, zero1 full"] = Case(
         "llama3_70b", 256, 128, 8192, stages(4, 8, "1f1b", 16, 8, remat="full", **zero1)
     )
+    for schedule, remat in (("1f1b", "none"), ("gpipe", "dots"), ("interleaved", "full"), ("zb_h1", "names")):
+        pipeline = dict(keep="residuals", repeats=2 if schedule == "interleaved" else 1)
+        more = dict(pipeline=pipeline, remat=remat, **zero1)
+        found[f"small {schedule} 4, tensor 2, residuals {remat}"] = Case(
+            "small", 16, 16, 4096, stages(2, 4, schedule, 8, 2, **more)
+        )
+    found["70b 1f1b 8, tensor 8, zero1, residuals dots"] = Case(
+        "llama3_70b", 256, 64, 8192, stages(4, 8, "1f1b", 16, 8, remat="dots", pipeline=dict(keep="residuals"), **zero1)
+    )
     for name, gpus, batch, length in (("8k", 16384, 2048, 8192), ("128k", 16384, 128, 131072)):
         values = config_file.read(str(ROOT / "configs" / "layouts" / f"llama3_405b_{name}.py"), "layout").values
         found[f"405b as published, {name}"] = Case("llama3_405b", gpus, batch, length, values)

@@ -24,6 +24,9 @@ SHRUNK: dict[str, dict[str, Any]] = {
     "llama3_405b_128k": dict(mesh=dict(data=-1, stage=2, context=2, tensor=2), layers=14),
 }
 
+# Layouts that are compiled once more where all of a layer is done again: what the second pass sends.
+AGAIN, SUFFIX = ("context_ring_zigzag", "context_ulysses", "expert", "pipeline_residuals"), "_remat_full"
+
 # Published runs at their own size: layout -> (run, GPUs). 2 to 4 minutes and 2 GB each; a test reads them, and holds
 # their plan against the plan of today.
 AT_SIZE = {"llama3_405b_8k": ("llama3_405b", 16384), "llama3_405b_128k": ("llama3_405b_128k", 16384)}
@@ -42,20 +45,22 @@ REASONS = {
 }
 
 
-def layouts() -> list[Path]:
-    """All layout files but that of one device."""
-    return [path for path in LAYOUTS if path.stem != "single"]
+def names() -> list[str]:
+    """All layout files but that of one device, and those of AGAIN."""
+    return [*(path.stem for path in LAYOUTS if path.stem != "single"), *(name + SUFFIX for name in AGAIN)]
 
 
-def case(path: Path) -> tuple[Any, Any]:
-    """(StepConfig, Layout) that a layout file is compiled with."""
+def case(name: str) -> tuple[Any, Any]:
+    """(StepConfig, Layout) that a layout is compiled with."""
     from meshtrain.layout import Layout
     from meshtrain.model import ModelConfig, MoEConfig
     from meshtrain.run import config_file
     from meshtrain.step import Precision, StepConfig
 
-    values = config_file.read(str(path), "layout").values
-    changes = SHRUNK.get(path.stem, {})
+    stem = name.removesuffix(SUFFIX)
+    values = config_file.read(str(ROOT / "configs" / "layouts" / f"{stem}.py"), "layout").values
+    values |= dict(remat="full") if name != stem else {}
+    changes = SHRUNK.get(stem, {})
     values["mesh"] = changes.get("mesh", values["mesh"])
     if "microbatches" in changes:
         values["pipeline"]["microbatches"] = changes["microbatches"]
@@ -63,12 +68,12 @@ def case(path: Path) -> tuple[Any, Any]:
         num_layers=changes.get("layers", 4), embed=256, num_heads=16, num_kv_heads=8, head_dim=32, mlp=512, vocab=2048,
         max_length=LENGTH,
     )  # fmt: skip
-    if path.stem == "deepseek_v3":
+    if stem == "deepseek_v3":
         model = _deepseek()
     elif "expert" in values.get("rules", {}):
         moe = MoEConfig(num_experts=32, top_k=2, mlp=256, balance_loss=0.01, z_loss=0.001)
         model = replace(model, moe=moe)
-    return StepConfig(model, precision=Precision("bfloat16")), Layout.parse(values, path.stem)
+    return StepConfig(model, precision=Precision("bfloat16")), Layout.parse(values, stem)
 
 
 def _deepseek() -> Any:
@@ -86,7 +91,7 @@ def _deepseek() -> Any:
     return schema.build(ModelConfig, values, "model")
 
 
-def ledger_text(path: Path, optimizer: str = "adamw") -> str:
+def ledger_text(name: str, optimizer: str = "adamw") -> str:
     """The golden of a layout: totals, then every line of the ledger."""
     from meshtrain.audit import compile_step
     from meshtrain.audit.collectives import read_collectives
@@ -96,7 +101,7 @@ def ledger_text(path: Path, optimizer: str = "adamw") -> str:
     from meshtrain.layout import place_abstract
     from meshtrain.step import OptimizerConfig
 
-    step, layout = case(path)
+    step, layout = case(name)
     step = replace(step, optimizer=OptimizerConfig(optimizer))
     place = place_abstract(layout, NUM_DEVICES)
     compiled = compile_step(
@@ -107,7 +112,7 @@ def ledger_text(path: Path, optimizer: str = "adamw") -> str:
     assert text is not None
     found = read_collectives(parse_module(text), place.axis_sizes, layout.pipeline is not None)
     planned = predict_traffic(step, place, global_batch=GLOBAL_BATCH, length=LENGTH)
-    return "\n".join(_lines(path.stem, make_ledger(planned, at_even_load(found, planned))))
+    return "\n".join(_lines(name, make_ledger(planned, at_even_load(found, planned))))
 
 
 def at_size_text(name: str) -> str:
@@ -156,21 +161,20 @@ def reason(words: str) -> str:
     return next((text for part, text in REASONS.items() if part in words), "NONE")
 
 
-def write(folder: Path, names: Sequence[str] = ()) -> None:
+def write(folder: Path, wanted: Sequence[str] = ()) -> None:
     """Writes the goldens of these layouts (default all), in folders `muon` and `at_size` those of Muon and of published
     runs."""
-    for file in layouts():
-        if not names or file.stem in names:
-            (folder / f"{file.stem}.txt").write_text(ledger_text(file) + "\n")
-            print(file.stem, flush=True)
+    for name in names():
+        if not wanted or name in wanted:
+            (folder / f"{name}.txt").write_text(ledger_text(name) + "\n")
+            print(name, flush=True)
     for name in MUON:
-        if not names or f"muon/{name}" in names:
+        if not wanted or f"muon/{name}" in wanted:
             (folder / "muon").mkdir(exist_ok=True)
-            text = ledger_text(ROOT / "configs" / "layouts" / f"{name}.py", "muon")
-            (folder / "muon" / f"{name}.txt").write_text(text + "\n")
+            (folder / "muon" / f"{name}.txt").write_text(ledger_text(name, "muon") + "\n")
             print(f"muon/{name}", flush=True)
     for name in AT_SIZE:
-        if not names or f"at_size/{name}" in names:
+        if not wanted or f"at_size/{name}" in wanted:
             (folder / "at_size").mkdir(exist_ok=True)
             (folder / "at_size" / f"{name}.txt").write_text(at_size_text(name) + "\n")
             print(f"at_size/{name}", flush=True)

@@ -85,12 +85,15 @@ def test_combinations(model: str, declared: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["ring", "gather"])
-def test_in_the_stages_of_a_pipeline(attention: str) -> None:
+@pytest.mark.parametrize(
+    ("attention", "keep"), [("ring", "input"), ("gather", "input"), ("ring", "residuals"), ("ulysses", "residuals")]
+)
+def test_in_the_stages_of_a_pipeline(attention: str, keep: str) -> None:
     """Stages do different work in a tick, but none takes another way around a permute."""
     declared = dict(
         mesh=dict(stage=2, context=2, tensor=2), rules=dict(ALL, batch=None, layers="stage"), attention=attention,
-        activations=dict(stream=("context", "tensor")), order="zigzag", pipeline=dict(schedule="1f1b", microbatches=4),
+        activations=dict(stream=("context", "tensor")), order="contiguous" if attention == "ulysses" else "zigzag",
+        pipeline=dict(schedule="1f1b", microbatches=4, keep=keep),
     )  # fmt: skip
     check_equal(proof_of("llama"), declared)
 

@@ -66,6 +66,14 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "1f1b, pieces of one layer and of two": {
         **STAGES, "mesh": dict(s=2, d=1, x=2), "pipeline": dict(schedule="1f1b", microbatches=2, layers=(2, 1)),
     },
+    "1f1b, residuals, pieces of one layer and of two": {
+        **STAGES, "mesh": dict(s=2, d=1, x=2), "remat": "dots",
+        "pipeline": dict(schedule="1f1b", microbatches=2, layers=(2, 1), keep="residuals"),
+    },
+    "gathered in every pass, residuals": dict(
+        mesh=dict(s=2, x=2), rules=dict(batch="x", expert="x", layers="s"), params=dict(embed="x", expert_embed=None),
+        pipeline=dict(schedule="1f1b", microbatches=2, gather="pass", keep="residuals"), remat="full",
+    ),
     "gathered in every pass": dict(
         mesh=dict(s=2, x=2), rules=dict(batch="x", expert="x", layers="s"), params=dict(embed="x", expert_embed=None),
         pipeline=dict(schedule="1f1b", microbatches=2, gather="pass"),

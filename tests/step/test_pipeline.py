@@ -22,7 +22,7 @@ from meshtrain.layout.padding import physical_specs, strip_tree
 from meshtrain.model import ModelConfig, loss_sums
 from meshtrain.model.stages import pipeline_stages
 from meshtrain.parallel import LossSums
-from meshtrain.parallel.pipeline.worker import _at_most_once
+from meshtrain.parallel.pipeline.slots import at_most_once
 from meshtrain.step import OptimizerConfig, StepConfig, initial_state, make_eval_step, make_train_step, state_specs
 from meshtrain.step.microbatches import microbatches
 from meshtrain.step.pipeline import PipelineStep
@@ -146,9 +146,21 @@ class Case:
 
 
 ALL = dict(tied=True, dropout=0.3, num_layers=7)  # uneven pieces: the last one has a slot to spare
+GEMMA: dict[str, Any] = dict(
+    window=4, window_layers=(True, False), attention_softcap=2.0, logit_softcap=3.0, post_norms=True,
+    norm_plus_one=True, tied=True, embed_scale=4.0, activation="geglu",
+)  # fmt: skip
+
+KEEP = dict(keep="residuals")
 
 FAST = {
     "1f1b, tensor, uneven, tied, dropout": Case(dict(num_stages=4, tensor=2, rules=TENSOR), ALL),
+    "residuals, interleaved, tensor, dots, uneven, tied, dropout": Case(
+        dict(
+            num_stages=2, tensor=2, rules=TENSOR, remat="dots", pipeline=dict(schedule="interleaved", repeats=2, **KEEP)
+        ),
+        ALL,
+    ),
     "interleaved, zero3": Case(
         dict(num_stages=2, params=dict(embed="d"), pipeline=dict(schedule="interleaved", repeats=2))
     ),
@@ -181,15 +193,23 @@ SLOW = {
     "interleaved, groups that p does not divide": Case(
         dict(num_stages=4, pipeline=dict(schedule="interleaved", repeats=2, microbatches=16), num_devices=4)
     ),
+    "residuals, 1f1b": Case(dict(num_stages=4, pipeline=KEEP)),
+    "residuals, gpipe, uneven, tied, dropout": Case(dict(num_stages=4, pipeline=dict(schedule="gpipe", **KEEP)), ALL),
+    "residuals, zb_h1, tensor, uneven, tied, dropout": Case(
+        dict(num_stages=2, tensor=2, rules=TENSOR, pipeline=dict(schedule="zb_h1", **KEEP)), ALL
+    ),
+    "residuals, zero3, gathered in every pass, full": Case(
+        dict(num_stages=2, params=dict(embed="d"), remat="full", pipeline=dict(gather="pass", **KEEP)), ALL
+    ),
+    "residuals, accumulate": Case(
+        dict(num_stages=2, accumulate=2, remat="names", pipeline=dict(microbatches=2, **KEEP), num_devices=4)
+    ),
+    "residuals, gemma": Case(dict(num_stages=2, tensor=2, rules=TENSOR, pipeline=KEEP), GEMMA),
     "declared layers": Case(dict(num_stages=2, pipeline=dict(layers=[5, 3]))),
     "zb_h1, tensor, uneven, tied, dropout": Case(
         dict(num_stages=2, tensor=2, rules=TENSOR, pipeline=dict(schedule="zb_h1")), ALL
     ),
-    "gemma": Case(
-        dict(num_stages=2, tensor=2, rules=TENSOR),
-        dict(window=4, window_layers=(True, False), attention_softcap=2.0, logit_softcap=3.0, post_norms=True,
-             norm_plus_one=True, tied=True, embed_scale=4.0, activation="geglu"),
-    ),
+    "gemma": Case(dict(num_stages=2, tensor=2, rules=TENSOR), GEMMA),
     "gpt2": Case(
         dict(num_stages=4),
         dict(norm="layer", activation="gelu", positions="learned", mlp_bias=True, attention_bias=True,
@@ -221,7 +241,7 @@ def test_a_permute_under_a_branch_is_found() -> None:
 
     assert found(lambda first, x: send(x)) == 0
     assert found(lambda first, x: jax.lax.cond(first, lambda: send(x), lambda: x)) == 1
-    assert found(lambda first, x: _at_most_once(first, send, x)) == 1
+    assert found(lambda first, x: at_most_once(first, send, x)) == 1
 
 
 def prepared(model: dict[str, Any], here: Placement) -> tuple[StepConfig, Any, Any]:

@@ -22,8 +22,7 @@ def context_traffic(setting: Setting) -> list[Collective]:
     if not setting.axes["length"] or scheme == "local":
         return []
     remat, layers = setting.place.layout.remat, setting.turns.layers
-    pipelined = setting.place.layout.pipeline is not None
-    again = layers.again if pipelined or remat == "full" else 0  # other policies keep attention's result
+    again = layers.again if setting.turns.replays or remat == "full" else 0  # other policies keep attention's result
     found: list[Collective] = []
     if scheme in ("ulysses", "usp"):
         found += _swap(setting, again)
@@ -48,9 +47,11 @@ def _ids(setting: Setting) -> int:
 
 def _passes(setting: Setting) -> int:
     """How often the forward pass sends what is the same in all layers: once for a stack of them. The compiler moves it
-    out of the layers' loop, but not in a pipeline's forward op."""
+    out of the layers' loop, but not in a forward op that keeps nothing."""
     turns = setting.turns
-    return turns.layers.forward + turns.ticks if setting.place.layout.pipeline else setting.place.layout.accumulate
+    if setting.place.layout.pipeline is None:
+        return setting.place.layout.accumulate
+    return turns.layers.forward + turns.ticks if turns.replays else turns.sends
 
 
 def _wide(setting: Setting) -> int:
@@ -62,7 +63,7 @@ def _gather(setting: Setting) -> list[Collective]:
     axes, layers, make = exchange_axes(setting.place).ring, setting.turns.layers, setting.make
     whole = 2 * _keys(setting) * setting.place.size(axes)
     ids = _ids(setting) * setting.place.size(axes)
-    own_ids = 0 if setting.place.layout.pipeline else layers.backward  # (there the pass that is done again has them)
+    own_ids = 0 if setting.turns.replays else layers.backward  # (there the pass that is done again has them)
     return [
         *make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once"),
         *make("all_gather", axes, whole, layers.forward, "forward", "length", "keys and values"),
@@ -83,7 +84,9 @@ def _ring(setting: Setting, again: int) -> list[Collective]:
     for step in range(period):
         schedule = ring_schedule(num_shards, chunks, setting.length, model.layer_window(step))
         num = len(schedule.steps)
-        forward, backward, repeated = (count // period for count in (layers.forward, layers.backward, again))
+        # Where the layer itself is done again, its ring and the backward pass's own are one to the compiler.
+        repeated = again // period if setting.turns.replays else 0
+        forward, backward = layers.forward // period, layers.backward // period
         make, ids = setting.make, _ids(setting) * (place.size(swap) if swap else 1)
         found += make("permute", axes, held, (num - 1) * forward, "forward", "length", "keys and values")
         found += make(
@@ -114,6 +117,8 @@ def _swap(setting: Setting, again: int) -> list[Collective]:
     keys = _keys(setting) * _copies(setting)
     ids = _ids(setting) * setting.place.size(axes)
     found = make("all_gather", axes, ids, _passes(setting), "forward", "length", "positions and segments, once")
+    repeated = 0 if setting.turns.replays else again
+    found += make("all_gather", axes, ids, repeated, "backward", "length", "positions and segments, again")
     for phase, count in (("forward", layers.forward), ("backward", layers.backward + again)):
         found += make("all_to_all", axes, queries, count, phase, "heads", "queries")
         found += make("all_to_all", axes, keys, 2 * count, phase, "heads", "keys and values")

@@ -35,8 +35,8 @@ def expert_axes(setting: Setting) -> ExpertAxes:
 
 def _again(setting: Setting) -> int:
     """How often experts run once more in a backward pass: other policies of remat keep what an exchange brings."""
-    layout = setting.place.layout
-    return setting.turns.stack.again if layout.pipeline or layout.remat == "full" else 0
+    turns = setting.turns
+    return turns.stack.again if turns.replays or setting.place.layout.remat == "full" else 0
 
 
 def _choices(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
@@ -52,6 +52,7 @@ def _choices(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
 def _exchanges(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
     """Out and back over every axis; what travels first is how many tokens each expert gets."""
     passes, again, axes, place = setting.turns.stack, _again(setting), expert_axes(setting), setting.place
+    returned = again if setting.turns.replays else 0  # (a layer that is done again is not done to its very end)
     rows = setting.rows // place.size(axes.batch)
     capacity = place.layout.experts.capacity(setting.length, moe.top_k, moe.num_experts)
     shape = rows, setting.length // place.size(axes.length)
@@ -65,7 +66,7 @@ def _exchanges(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
             ("forward", passes.forward, token, "tokens to their experts"),
             ("forward", passes.forward, token, "results back to their tokens"),
             ("backward", passes.backward + again, token, "tokens to their experts"),
-            ("backward", passes.backward + again, token, "results back to their tokens"),
+            ("backward", passes.backward + returned, token, "results back to their tokens"),
             ("backward", passes.backward, FLOAT32.itemsize, "weights of the choices"),
             ("backward", passes.backward, FLOAT32.itemsize, "gradients of the choices' weights"),
         ):
@@ -101,6 +102,7 @@ def _loads(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
     axes = setting.axes["batch"] + setting.without(setting.axes["stream"], setting.axes["batch"])
     if place.layout.pipeline is None:
         yield from setting.make("all_reduce", axes, numbers, setting.turns.stack.forward, "forward", "", why)
+        yield from setting.make("all_reduce", axes, numbers, _again(setting), "backward", "", f"{why}, again")
         return
     ids = place.layer_ids(setting.config.model.num_stacked)
     assert ids is not None

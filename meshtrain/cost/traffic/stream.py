@@ -19,10 +19,9 @@ def layer_stream(setting: Setting) -> list[Collective]:
     """Two sublayers a layer: attention with the axes of its heads, the MLP with those of its hidden layer."""
     turns, remat = setting.turns, setting.place.layout.remat
     # What a remat policy keeps need not be sent again: the layer's end never, the stream between only where it is lost.
-    pipelined = setting.place.layout.pipeline is not None
     found: list[Collective] = []
     for name, hidden, passes in (("attention", "heads", turns.layers), *_mlps(setting)):
-        outward_again = passes.again if pipelined or (name == "attention" and remat in ("names", "full")) else 0
+        outward_again = passes.again if turns.replays or (name == "attention" and remat in ("names", "full")) else 0
         found += _into(setting, passes.forward, "forward", f"stream into {name}")
         found += _into(setting, passes.again, "backward", f"stream into {name}, again")
         found += _out_of(setting, hidden, passes.forward, "forward", f"stream out of {name}")

@@ -13,7 +13,7 @@ from meshtrain.model import ModelConfig
 from meshtrain.parallel.pipeline import Plan, make_plan
 from meshtrain.parallel.pipeline.executor import runs
 from meshtrain.parallel.pipeline.plan import IDLE
-from meshtrain.step.pipeline import forward_table, pipeline_table
+from meshtrain.step.pipeline import forward_table, pipeline_plan
 from meshtrain.step.routing import needs_load
 
 
@@ -32,6 +32,7 @@ class Turns:
 
     embed, table: lookups in the embedding, and gradients of it; head: the loss with its gradient. sends, answers:
     permutes of a pipeline, forward and back; ticks: those with a backward op; all three 0 without a pipeline.
+    replays: whether a backward op runs its piece's forward pass again, from the piece's input.
     """
 
     stack: Passes
@@ -42,6 +43,7 @@ class Turns:
     sends: int = 0
     answers: int = 0
     ticks: int = 0
+    replays: bool = False
 
     @property
     def layers(self) -> Passes:
@@ -52,7 +54,7 @@ class Turns:
 def make_turns(model: ModelConfig, place: Placement) -> Turns:
     """The counts of a step under a layout."""
     if place.layout.pipeline is not None:
-        return _pipelined(model, place, make_plan(pipeline_table(place)))
+        return _pipelined(model, place, pipeline_plan(place))
     times = place.layout.accumulate
     before = times if needs_load(model.moe, place) else 0  # a pass of its own, to count what experts get
 
@@ -84,16 +86,20 @@ def _pipelined(model: ModelConfig, place: Placement, plan: Plan) -> Turns:
         first_f += int((before.f_chunk[ticks][:, 0] <= 0).sum())
         sends += int(ticks.sum())
     first, between = (0, 0) if moe is None else (moe.first_dense, moe.every - 1)
+    replays = not plan.num_kept
+    again = backward if replays or place.layout.remat != "none" else 0
+    first_b *= replays  # (else the input of the first piece is not made again)
     return Turns(
-        stack=Passes(times * forward, times * backward, times * backward),
+        stack=Passes(times * forward, times * again, times * backward),
         # The first dense layers run with the embedding: in F, in B for its input, and where B takes their gradient.
         # Those between layers with experts run with the layer behind them.
         dense=Passes(
-            times * (first * first_f + between * forward), times * (first * (first_b + num) + between * backward),
+            times * (first * first_f + between * forward), times * (first * (first_b + num) + between * again),
             times * (first * num + between * backward),
         ),
         embed=times * (first_f + first_b), table=times * num, head=times * num,
         sends=times * sends, answers=times * answers, ticks=times * int(busy[:, 1].sum()),
+        replays=replays,
     )  # fmt: skip
 
 

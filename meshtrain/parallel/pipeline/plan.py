@@ -21,6 +21,9 @@ class Plan:
     leaves for W (b_tape, w_tape). The first piece reads tokens and the last gets its gradient from the loss: no slots.
     The last piece has no F: its B does all of it, since nobody waits for its output. A plan without any B is of the
     forward pass alone; there the last piece's F makes the loss.
+
+    keeps: B starts from what F has left (f_kept, b_kept) and not from the input again. Then inputs are read by F alone,
+    the last piece has an F like the others, and its output waits for the loss that its B makes (f_y, b_y).
     """
 
     f_microbatch: np.ndarray
@@ -36,9 +39,15 @@ class Plan:
     w_chunk: np.ndarray
     b_tape: np.ndarray
     w_tape: np.ndarray
+    f_kept: np.ndarray
+    b_kept: np.ndarray
+    f_y: np.ndarray
+    b_y: np.ndarray
     num_x: int
     num_dy: int
     num_tape: int
+    num_kept: int
+    num_y: int
     num_stages: int
     num_chunks: int
     num_microbatches: int
@@ -54,8 +63,8 @@ class Plan:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
 
-def make_plan(table: Table) -> Plan:
-    """The plan of a checked table, of a whole step or of the forward pass alone."""
+def make_plan(table: Table, keeps: bool = False) -> Plan:
+    """The plan of a checked table, of a whole step or of the forward pass alone. keeps: see `Plan`."""
     when, p, last = table.when, table.num_stages, table.num_pieces - 1
     ticks = {op: when[op] for op in (F, B, W)}
     trains = bool((when[B] != IDLE).any())
@@ -63,7 +72,8 @@ def make_plan(table: Table) -> Plan:
     for op, letter in ((F, "f"), (B, "b"), (W, "w")):
         arrays[f"{letter}_microbatch"][:] = table.microbatch[:, op]
         arrays[f"{letter}_chunk"][:] = table.chunk[:, op]
-    if trains:
+    keeps &= trains
+    if trains and not keeps:
         dropped = (when[F, last], last % p)
         arrays["f_microbatch"][dropped] = arrays["f_chunk"][dropped] = IDLE
 
@@ -78,17 +88,20 @@ def make_plan(table: Table) -> Plan:
             arrays[name][tick, stage] = slots
         return number
 
-    f_uses = {"f_x": ticks[F][1:]}
-    num_x = num_dy = num_tape = 0
+    x_uses = {"f_x": ticks[F][1:]} | ({"b_x": ticks[B][1:]} if trains and not keeps else {})
+    num_x = num_dy = num_tape = num_kept = num_y = 0
     if last > 0:
-        num_x = hold(1, ticks[F][:-1] + 1, f_uses | ({"b_x": ticks[B][1:]} if trains else {}), "x_arrival")
+        num_x = hold(1, ticks[F][:-1] + 1, x_uses, "x_arrival")
         if trains:
             num_dy = hold(0, ticks[B][1:] + 1, {"b_dy": ticks[B][:-1]}, "dy_arrival")
             arrays["f_x"][arrays["f_microbatch"] == IDLE] = IDLE
     if table.splits_backward:
         num_tape = hold(0, ticks[B], {"w_tape": ticks[W]}, "b_tape")
+    if keeps:
+        num_kept = hold(0, ticks[F], {"b_kept": ticks[B]}, "f_kept")
+        num_y = hold(last, ticks[F][last:], {"b_y": ticks[B][last:]}, "f_y")
     plan = Plan(
-        **arrays, num_x=num_x, num_dy=num_dy, num_tape=num_tape, num_stages=p,
+        **arrays, num_x=num_x, num_dy=num_dy, num_tape=num_tape, num_kept=num_kept, num_y=num_y, num_stages=p,
         num_chunks=table.num_chunks, num_microbatches=table.num_microbatches,
     )  # fmt: skip
     check_plan(plan)
@@ -97,7 +110,7 @@ def make_plan(table: Table) -> Plan:
 
 _ARRAYS = (
     "f_microbatch", "f_chunk", "f_x", "x_arrival", "b_microbatch", "b_chunk", "b_x", "b_dy", "dy_arrival",
-    "w_microbatch", "w_chunk", "b_tape", "w_tape",
+    "w_microbatch", "w_chunk", "b_tape", "w_tape", "f_kept", "b_kept", "f_y", "b_y",
 )  # fmt: skip
 
 
@@ -149,9 +162,16 @@ def check_plan(plan: Plan) -> None:
                 if k > 0:
                     expect("x", s, a["f_x"][tick][s], (k, i), tick)
                 sent["x"][s] = (k + 1, i)
+                for name in ("kept", "y"):
+                    if (slot := a[f"f_{name}"][tick][s]) != IDLE:
+                        buffers[name][s][slot] = (k, i)
             if (i := a["b_microbatch"][tick][s]) != IDLE:
                 k = a["b_chunk"][tick][s] * p + s
-                if k > 0:
+                if plan.num_kept:
+                    expect("kept", s, a["b_kept"][tick][s], (k, i), tick)
+                    if k == last:
+                        expect("y", s, a["b_y"][tick][s], (k, i), tick)
+                elif k > 0:
                     expect("x", s, a["b_x"][tick][s], (k, i), tick)
                 if k < last:
                     expect("dy", s, a["b_dy"][tick][s], (k, i), tick)
@@ -163,4 +183,4 @@ def check_plan(plan: Plan) -> None:
 
 
 def _buffers(plan: Plan) -> list[tuple[str, int]]:
-    return [("x", plan.num_x), ("dy", plan.num_dy), ("tape", plan.num_tape)]
+    return [(name, getattr(plan, f"num_{name}")) for name in ("x", "dy", "tape", "kept", "y")]

@@ -1,7 +1,8 @@
 """What one stage does in a tick: receive, run a piece forward, run one backward, make weight gradients.
 
 Idle work is masked: its inputs are any finite array, its output is stored nowhere, its gradient is exactly zero.
-Backward passes start from a piece's saved input, so what is kept between ticks is the plan's slots and nothing else.
+What is kept between ticks is the plan's slots and nothing else: a backward pass starts from its piece's saved input
+or, where the plan keeps them, from the residuals of its forward pass.
 """
 
 from collections.abc import Callable
@@ -14,11 +15,14 @@ from jax.sharding import PartitionSpec
 
 from meshtrain.layout import Placement, Tree, map_specs
 from meshtrain.parallel.pipeline.plan import IDLE, Plan
+from meshtrain.parallel.pipeline.residuals import Form, put_together, take_apart
+from meshtrain.parallel.pipeline.slots import add, add_at, at_most_once, masked, put, take
 from meshtrain.parallel.pipeline.split import Cut, cut
 from meshtrain.parallel.shard import on_shards
 
 Batch = dict[str, jax.Array]
 
+KEEPING = "keeping_residuals"  # in the names of ops of such a forward pass, which is traced as that of a gradient
 BOUNDARY = ("slot", "batch", "stream", "embed")
 
 
@@ -47,6 +51,8 @@ class Carry(NamedTuple):
     arrived: jax.Array  # what the stage before sent in the last tick
     answer: jax.Array  # gradient of an input, to be sent at the start of the next tick
     tape: Tree  # slots of what B leaves for W
+    kept: Tree  # slots of what F leaves for B
+    y_slots: jax.Array | None  # slots of outputs of the last piece; None where B starts from inputs
     layers: Tree  # float32 gradients [chunk, layer, ...]
     rest: Tree  # float32 gradients
     sums: Tree  # float32 [microbatch]
@@ -67,6 +73,7 @@ class Worker:
     axis: str
     specs: Tree = None
     halves: list[Cut] = field(default_factory=list)  # the newest cut of a backward pass; all of them are alike
+    forms: list[Form] = field(default_factory=list)  # of a backward pass, likewise
 
     def start(self, trains: bool) -> Carry:
         """Empty slots, zero gradients and sums."""
@@ -84,7 +91,10 @@ class Worker:
         if trains and self.specs is not None:
             layers, rest = self._placed(layers, rest)
         return Carry(
-            slots(self.plan.num_x), slots(self.plan.num_dy), slots(1)[0], slots(1)[0], self._tape(x, microbatch),
+            slots(self.plan.num_x), slots(self.plan.num_dy), slots(1)[0], slots(1)[0],
+            self._slots(self._left_by_b, self.plan.num_tape, x, microbatch),
+            self._slots(self._left_by_f, self.plan.num_kept, x, microbatch),
+            slots(self.plan.num_y) if self.plan.num_y else None,
             layers, rest,
             jax.tree.map(lambda s: jnp.zeros((self.plan.num_microbatches, *s.shape), s.dtype), sums),
             self._nothing_told(x, microbatch),
@@ -137,17 +147,26 @@ class Worker:
         The gradient's permute runs beside this tick's forward pass.
         """
         if x:
-            carry = carry._replace(x_slots=_put(carry.x_slots, at["x_arrival"], carry.arrived))
+            carry = carry._replace(x_slots=put(carry.x_slots, at["x_arrival"], carry.arrived))
         if dy:
             answer = self._shift(carry.answer, -1)
-            carry = carry._replace(dy_slots=_put(carry.dy_slots, at["dy_arrival"], answer))
+            carry = carry._replace(dy_slots=put(carry.dy_slots, at["dy_arrival"], answer))
         return carry
 
     def forward(self, carry: Carry, at: Batch) -> Carry:
         """F: run a piece and send its output on; the permute runs beside this tick's backward pass."""
         piece = self._piece(at, "f")
-        x = self._input(carry, at, piece, "f_x")
-        (y, _), told = self._run(self._weights(piece), x, piece.microbatch, piece.ids)
+        weights, x = self._weights(piece), self._input(carry, at, piece, "f_x")
+        if carry.y_slots is not None:
+            with jax.named_scope(KEEPING):
+                (y, _), transpose, told = self._transposed(weights, x, piece.microbatch, piece.ids)
+            _, kept = take_apart(transpose, weights)
+            carry = carry._replace(
+                kept=[put(slots, at["f_kept"], left) for slots, left in zip(carry.kept, kept, strict=True)],
+                y_slots=put(carry.y_slots, at["f_y"], y), told=self._heard(carry, piece, told),
+            )  # fmt: skip
+            return carry._replace(arrived=self._shift(y, 1))
+        (y, _), told = self._run(weights, x, piece.microbatch, piece.ids)
         if not (self.plan.b_microbatch != IDLE).any():  # forward alone: the loss is made here
             sums = jax.lax.cond(
                 piece.last & piece.busy,
@@ -155,66 +174,82 @@ class Worker:
                 lambda: jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums),
             )
             carry = carry._replace(
-                sums=_add_at(carry.sums, piece.microbatch_id, sums),
-                told=_add_at(carry.told, piece.chunk, _masked(told, piece.busy)),
+                sums=add_at(carry.sums, piece.microbatch_id, sums), told=self._heard(carry, piece, told)
             )
         return carry._replace(arrived=self._shift(y, 1))
 
+    def _left(self, carry: Carry, at: Batch, piece: "Piece") -> tuple[Carry, jax.Array, Callable]:
+        """(the carry, the output of a piece, its backward pass), as F has left them or by running it again."""
+        weights = self._weights(piece)
+        if carry.y_slots is not None:
+            kept = [take(slots, at["b_kept"]) for slots in carry.kept]
+            return carry, take(carry.y_slots, at["b_y"]), put_together(self.forms[0], weights, kept)
+        x = self._input(carry, at, piece, "b_x")
+        (y, _), transpose, told = self._transposed(weights, x, piece.microbatch, piece.ids)
+        return carry._replace(told=self._heard(carry, piece, told)), y, transpose
+
     def backward(self, carry: Carry, at: Batch) -> Carry:
-        """B: run a piece again from its input, take the gradient of its output from the loss or from the stage behind,
-        and add up the gradients of weights; the gradient of the input is sent in the next tick."""
+        """B: take the gradient of a piece's output from the loss or from the stage behind, pass it back through what F
+        has left, and add up the gradients of weights; the gradient of the input is sent in the next tick."""
         piece = self._piece(at, "b")
-        weights, x = self._weights(piece), self._input(carry, at, piece, "b_x")
-        run = lambda w, x: self._run(w, x, piece.microbatch, piece.ids)  # noqa: E731
-        (y, own_loss), transpose, told = jax.vjp(run, weights, x, has_aux=True)
+        carry, y, transpose = self._left(carry, at, piece)
 
         def from_loss(so_far: tuple[Tree, jax.Array, Tree]) -> tuple[Tree, jax.Array, Tree]:
             (grads, dy), sums = jax.grad(
                 lambda rest, y: self.stages.head(rest, y, piece.microbatch), argnums=(0, 1), has_aux=True
             )(self.rest, y)
-            return self._placed_rest(_add(so_far[0], grads)), self._boundary(dy), sums
+            return self._placed_rest(add(so_far[0], grads)), self._boundary(dy), sums
 
-        from_behind = self._boundary(_masked(_take(carry.dy_slots, at["b_dy"]), piece.busy))
+        from_behind = self._boundary(masked(take(carry.dy_slots, at["b_dy"]), piece.busy))
         no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), carry.sums)
-        rest, dy_BTD, sums = _at_most_once(piece.last & piece.busy, from_loss, (carry.rest, from_behind, no_sums))
-        dy = (dy_BTD, _masked(jax.tree.map(jnp.ones_like, own_loss), piece.busy))
+        rest, dy_BTD, sums = at_most_once(piece.last & piece.busy, from_loss, (carry.rest, from_behind, no_sums))
+        dy = (dy_BTD, piece.busy.astype(jnp.float32) if self.stages.told else None)
         if self.plan.num_tape:
             (dx,), tape = self._halves(transpose, dy).now(*jax.tree.leaves((transpose, dy)))
-            carry = carry._replace(tape=jax.tree.map(lambda t, v: _put(t, at["b_tape"], v), carry.tape, tape))
+            carry = carry._replace(tape=jax.tree.map(lambda t, v: put(t, at["b_tape"], v), carry.tape, tape))
         else:
             weight_grads, dx = transpose(dy)
-            carry = carry._replace(layers=_add_at(carry.layers, piece.chunk, weight_grads))
+            carry = carry._replace(layers=add_at(carry.layers, piece.chunk, weight_grads))
 
         def into_table(rest: Tree) -> Tree:
             _, transpose = jax.vjp(lambda rest: self.stages.embed(rest, piece.microbatch), self.rest)
-            return self._placed_rest(_add(rest, transpose(dx)[0]))
+            return self._placed_rest(add(rest, transpose(dx)[0]))
 
-        rest = _at_most_once(piece.first & piece.busy, into_table, rest)
-        return carry._replace(
-            answer=dx, rest=rest, sums=_add_at(carry.sums, piece.microbatch_id, sums),
-            told=_add_at(carry.told, piece.chunk, _masked(told, piece.busy)),
-        )  # fmt: skip
+        rest = at_most_once(piece.first & piece.busy, into_table, rest)
+        return carry._replace(answer=dx, rest=rest, sums=add_at(carry.sums, piece.microbatch_id, sums))
 
     def weight(self, carry: Carry, at: Batch) -> Carry:
         """W: the weight gradients of a piece, from what its B has left."""
         piece = self._piece(at, "w")
-        grads = self.halves[0].later(jax.tree.map(lambda t: _take(t, at["w_tape"]), carry.tape))
-        masked = [jnp.where(piece.busy, g, jnp.zeros_like(g)) for g in grads]
-        tree = jax.tree.unflatten(jax.tree.structure(self.layers), masked)
-        return carry._replace(layers=_add_at(carry.layers, piece.chunk, tree))
+        grads = self.halves[0].later(jax.tree.map(lambda t: take(t, at["w_tape"]), carry.tape))
+        tree = jax.tree.unflatten(jax.tree.structure(self.layers), masked(grads, piece.busy))
+        return carry._replace(layers=add_at(carry.layers, piece.chunk, tree))
 
-    def _tape(self, x: jax.ShapeDtypeStruct, microbatch: Tree) -> Tree:
-        """Empty slots for the tape, whose form the backward pass of a piece has to say."""
-        if not self.plan.num_tape:
+    def _slots(self, left: Callable[..., Tree], number: int, x: jax.ShapeDtypeStruct, microbatch: Tree) -> Tree:
+        """Empty slots for what an op leaves to a later one, whose form the op has to say."""
+        if not number:
             return []
-
-        def tape(weights: Tree, x: jax.Array, microbatch: Batch, ids: jax.Array) -> Tree:
-            y, transpose, _ = jax.vjp(lambda w, x: self._run(w, x, microbatch, ids), weights, x, has_aux=True)
-            return self._halves(transpose, y).now(*jax.tree.leaves((transpose, y)))[1]
-
         weights = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape[1:], w.dtype), self.layers)
-        forms = jax.eval_shape(tape, weights, x, microbatch, self.layer_ids[0])
-        return jax.tree.map(lambda form: jnp.zeros((self.plan.num_tape, *form.shape), form.dtype), forms)
+        forms = jax.eval_shape(left, weights, x, microbatch, self.layer_ids[0])
+        return jax.tree.map(lambda form: jnp.zeros((number, *form.shape), form.dtype), forms)
+
+    def _left_by_f(self, weights: Tree, *given: Any) -> list[jax.Array]:
+        """What F leaves for B."""
+        form, kept = take_apart(self._transposed(weights, *given)[1], weights)
+        self.forms[:] = [form]
+        return kept
+
+    def _left_by_b(self, *given: Any) -> Tree:
+        """What B leaves for W."""
+        y, transpose, _ = self._transposed(*given)
+        return self._halves(transpose, y).now(*jax.tree.leaves((transpose, y)))[1]
+
+    def _transposed(self, weights: Tree, x: jax.Array, microbatch: Batch, ids: jax.Array) -> tuple[Tree, Any, Tree]:
+        """((output, the layers' own loss or None), the backward pass, what they tell) of a piece."""
+        return jax.vjp(lambda w, x: self._run(w, x, microbatch, ids), weights, x, has_aux=True)
+
+    def _heard(self, carry: Carry, piece: "Piece", told: Tree) -> Tree:
+        return add_at(carry.told, piece.chunk, masked(told, piece.busy))
 
     def _halves(self, transpose: Callable, dy: Tree) -> Cut:
         """The backward pass of a piece, cut into B and W; W (`weight`) runs by the same cut. dy: of all its outputs."""
@@ -231,22 +266,22 @@ class Worker:
 
     def _piece(self, at: Batch, op: str) -> "Piece":
         index, chunk = jnp.maximum(at[f"{op}_microbatch"], 0), jnp.maximum(at[f"{op}_chunk"], 0)
-        microbatch = {name: _take(x, index) for name, x in self.microbatches.items()}
+        microbatch = {name: take(x, index) for name, x in self.microbatches.items()}
         number = chunk * self.plan.num_stages + at["stage"]
         return Piece(
-            index, chunk, microbatch, _take(self.layer_ids, chunk), at[f"{op}_microbatch"] != IDLE, number == 0,
+            index, chunk, microbatch, take(self.layer_ids, chunk), at[f"{op}_microbatch"] != IDLE, number == 0,
             number == self.plan.num_stages * self.plan.num_chunks - 1,
         )  # fmt: skip
 
     def _weights(self, piece: "Piece") -> Tree:
-        return jax.tree.map(lambda w: w[0] if w.shape[0] == 1 else _take(w, piece.chunk), self.layers)
+        return jax.tree.map(lambda w: w[0] if w.shape[0] == 1 else take(w, piece.chunk), self.layers)
 
     def _input(self, carry: Carry, at: Batch, piece: "Piece", slot: str) -> jax.Array:
         """A piece's input: the embedded tokens for the first, what has arrived for the others."""
         return jax.lax.cond(
             piece.first,
             lambda: self._boundary(self.stages.embed(self.rest, piece.microbatch)),
-            lambda: self._boundary(_take(carry.x_slots, at[slot])),
+            lambda: self._boundary(take(carry.x_slots, at[slot])),
         )
 
     def _boundary(self, x: jax.Array) -> jax.Array:
@@ -270,39 +305,3 @@ class Piece:
     busy: jax.Array
     first: jax.Array
     last: jax.Array
-
-
-def _take(array: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(array, jnp.maximum(index, 0), keepdims=False)
-
-
-def _at_most_once(asked: jax.Array, op: Callable[[Any], Any], value: Any) -> Any:
-    """op(value) where it is asked for, else `value`. As a loop, which changes its arrays in place: what comes out of a
-    branch is a copy, and the gradients of the tables are among the largest arrays of a stage."""
-    return jax.lax.while_loop(lambda it: it[0], lambda it: (jnp.zeros((), bool), op(it[1])), (asked, value))[1]
-
-
-def _put(slots: jax.Array, slot: jax.Array, value: jax.Array) -> jax.Array:
-    """`value` in the slot, or nothing changed where the slot is IDLE."""
-    at = jnp.maximum(slot, 0)
-    value = jnp.where(slot == IDLE, _take(slots, at), value)
-    return jax.lax.dynamic_update_index_in_dim(slots, value, at, 0)
-
-
-def _masked(tree: Tree, busy: jax.Array) -> Tree:
-    return jax.tree.map(lambda x: jnp.where(busy, x, jnp.zeros_like(x)), tree)
-
-
-def _add(total: Tree, gradient: Tree) -> Tree:
-    return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, gradient)
-
-
-def _add_at(total: Tree, index: jax.Array, value: Tree) -> Tree:
-    """total[index] += value, for each array of the trees."""
-
-    def add(t: jax.Array, v: Any) -> jax.Array:
-        if t.shape[0] == 1:
-            return t + v[None].astype(t.dtype)
-        return jax.lax.dynamic_update_index_in_dim(t, _take(t, index) + v.astype(t.dtype), index, 0)
-
-    return jax.tree.map(add, total, value)

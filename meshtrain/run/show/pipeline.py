@@ -8,6 +8,7 @@ from meshtrain.layout.words import plural
 from meshtrain.parallel.pipeline import Table, gantt, ideal_idle, lock_step_idle, schedule
 from meshtrain.step.pipeline import pipeline_table
 
+KEPT = {"input": "saved inputs", "residuals": "saved sets of residuals"}
 GATHER_WORDS = {
     "step": "weights that ZeRO stores in parts are made whole once a step",
     "pass": "weights that ZeRO stores in parts are made whole in every forward and backward pass of a piece",
@@ -17,7 +18,8 @@ GATHER_WORDS = {
 @dataclass(frozen=True)
 class PipelineFacts:
     """Idle shares 0..1: of the schedule where each stage goes on as soon as it can, and as the scan runs it, in lock
-    step. live_inputs: the most saved inputs of pieces that a stage holds. sends: messages of a step in either way."""
+    step. live_inputs: the most passes that wait on a stage for their backward pass; keep: what of each is saved. sends:
+    messages of a step in either way."""
 
     schedule: str
     num_stages: int
@@ -27,6 +29,7 @@ class PipelineFacts:
     lock_step_idle: float
     live_inputs: int
     sends: dict[str, int]
+    keep: str
     gather: str | None  # None where ZeRO stores no weight in parts
     layers: tuple[int, ...]
     picture: str
@@ -47,6 +50,7 @@ def pipeline_facts(place: Placement, num_layers: int) -> PipelineFacts | None:
         lock_step_idle=lock_step_idle(locked),
         live_inputs=int(locked.live.max()),
         sends=locked.num_sends,
+        keep=pipeline.keep,
         gather=pipeline.gather if stage_of(place) == 3 else None,
         layers=pipeline.pieces(num_layers, place.num_stages),
         picture=gantt(locked),
@@ -62,7 +66,7 @@ def pipeline_text(facts: PipelineFacts, width: int) -> list[str]:
         f"{facts.schedule}, {pieces} of {layers}, {plural(facts.num_microbatches, 'microbatch')}",
         f"idle {facts.lock_step_idle:.1%} as run, in lock step"
         + ("" if round(facts.idle, 4) == round(facts.lock_step_idle, 4) else f" ({facts.idle:.1%} of the ideal table)")
-        + f"; at most {facts.live_inputs} saved inputs a stage;"
+        + f"; at most {facts.live_inputs} {KEPT[facts.keep]} a stage;"
         f" {facts.sends['forward']:,} activations and {facts.sends['backward']:,} gradients sent",
         *([GATHER_WORDS[facts.gather]] if facts.gather else []),
     ]

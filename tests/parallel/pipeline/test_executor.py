@@ -68,6 +68,7 @@ SLOW = [
     ("interleaved", 2, 4, 2), ("interleaved", 4, 8, 2), ("interleaved", 4, 3, 2), ("interleaved", 1, 2, 4),
     ("zb_h1", 1, 2, 1), ("zb_h1", 2, 3, 1), ("zb_h1", 8, 5, 1),
 ]  # fmt: skip
+KEPT = [("gpipe", 2, 4, 1), ("1f1b", 1, 3, 1), ("1f1b", 8, 9, 1), ("interleaved", 4, 3, 2), ("zb_h1", 4, 6, 1)]
 CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
 
@@ -77,14 +78,21 @@ def test_equals_one_device(name: str, p: int, m: int, v: int) -> None:
     assert_equal(*run(plan, 8 if p * v <= 8 else 16, m))
 
 
+@pytest.mark.parametrize(("name", "p", "m", "v"), [FAST[0], *(pytest.param(*c, marks=pytest.mark.slow) for c in KEPT)])
+def test_from_residuals_it_equals_one_device(name: str, p: int, m: int, v: int) -> None:
+    plan = make_plan(lock_step(schedule(name, p, m, v)), keeps=True)
+    assert_equal(*run(plan, 8, m))
+
+
 @pytest.mark.slow
-def test_an_asynchronous_table_runs_as_it_is() -> None:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_an_asynchronous_table_runs_as_it_is(keeps: bool) -> None:
     """Its ticks have changing kinds, so the scan asks at each tick."""
-    assert_equal(*run(make_plan(schedule("1f1b", 4, 5)), 8, 5))
+    assert_equal(*run(make_plan(schedule("1f1b", 4, 5), keeps), 8, 5))
 
 
-def mutated(name: str, **changes: Any) -> Plan:
-    plan = make_plan(lock_step(schedule(name, 4, 6)))
+def mutated(name: str, keeps: bool = False, **changes: Any) -> Plan:
+    plan = make_plan(lock_step(schedule(name, 4, 6)), keeps)
     return replace(plan, **{array: change(getattr(plan, array).copy()) for array, change in changes.items()})
 
 
@@ -110,6 +118,10 @@ MUTATIONS = {
     "a microbatch swapped": mutated("1f1b", b_microbatch=swapped),
     "the weight gradients of a microbatch dropped": mutated("zb_h1", w_microbatch=dropped),
     "a buffer overwritten too early": mutated("1f1b", x_arrival=early, b_x=early, f_x=early),
+    "residuals of another microbatch": mutated(
+        "1f1b", keeps=True, b_kept=lambda values: np.where(values == 1, 2, values)
+    ),
+    "another output for the loss": mutated("gpipe", keeps=True, b_y=lambda values: np.where(values == 1, 2, values)),
 }
 
 

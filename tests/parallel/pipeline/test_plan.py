@@ -46,6 +46,33 @@ def test_the_last_piece_has_no_forward_of_its_own() -> None:
     assert plan.kinds[:, F].sum() == 8 + 4 - 2
 
 
+@pytest.mark.parametrize(("p", "m", "v"), SIZES)
+def test_residuals_wait_in_as_many_slots_as_inputs_are_live(p: int, m: int, v: int) -> None:
+    """Of an input only what F has not read yet waits then, and of the last piece's outputs none but gpipe's."""
+    for name in ("gpipe", "1f1b", "interleaved", "zb_h1"):
+        locked = lock_step(schedule(name, p, m, v if name == "interleaved" else 1))
+        plan = make_plan(locked, keeps=True)
+        until_b = replace(locked, microbatch=locked.microbatch * [[1], [1], [0]] + [[0], [0], [IDLE]])  # without W
+        assert plan.num_kept == until_b.live.max()
+        if name != "interleaved" or m % p == 0:  # (groups that are not full leave a stage waiting)
+            assert plan.num_x == 1
+            assert plan.num_y == (m if name == "gpipe" else 1)
+        assert (plan.f_microbatch[:, -1] != IDLE).sum() == m * locked.num_chunks  # the last piece has an F, too
+
+
+@pytest.mark.parametrize("array", ["f_kept", "b_kept", "f_y", "b_y"])
+def test_every_slot_of_residuals_matters(array: str) -> None:
+    plan = make_plan(lock_step(schedule("gpipe", 4, 8)), keeps=True)
+    values = plan.arrays[array]
+    for tick, stage in np.argwhere(values != IDLE):
+        wrong = values.copy()
+        wrong[tick, stage] = values[tick, stage] + 1
+        roomy = replace(plan, num_kept=plan.num_kept + 1, num_y=plan.num_y + 1)
+        object.__setattr__(roomy, array, wrong)
+        with pytest.raises(InputError, match="needs"):
+            check_plan(roomy)
+
+
 @pytest.mark.parametrize("array", ["f_x", "b_x", "x_arrival", "b_dy", "dy_arrival", "b_tape", "w_tape"])
 def test_every_slot_number_matters(array: str) -> None:
     """Any one slot number changed is found."""
