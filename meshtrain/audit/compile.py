@@ -18,7 +18,7 @@ from meshtrain.step.lower import lower_step
 
 # A run's compiler hides exchanges as far as 95 % of the memory that JAX takes allow; without a GPU it assumes that JAX
 # takes 80 % of the device's.
-MEMORY_LIMIT = {"xla_gpu_memory_limit_slop_factor": str(round(95 * USABLE / 0.80))}
+MEMORY_LIMIT: dict[str, bool | str] = {"xla_gpu_memory_limit_slop_factor": str(round(95 * USABLE / 0.80))}
 
 PLUGIN = "jax_cuda13_plugin"
 INSTALL = "pip install 'meshtrain[cuda13]' (4 GB, no GPU needed)"
