@@ -35,6 +35,7 @@ DELETED = ".deleted"
 FORMAT = 1
 EVAL_LOSS = "eval_loss"  # in the run's own record: the held-out loss at this step
 CHECKSUMS = "checksums"  # of one process's part of the files, until the record is made of all of them
+UNREADABLE = "cannot be read now"  # in what all processes hear of it: no damage, which would be put aside
 SECONDS = 3600.0  # the longest that a process may take over its part of the files
 
 _STEP = re.compile(r"step_(\d+)")
@@ -70,8 +71,8 @@ def steps(folder: Path) -> list[int]:
 def newest(folder: Path, say: Callable[[str], None], together: Together = ALONE) -> Saved | None:
     """The newest step whose every byte is right; what is skipped on the way is said. All processes come to the same.
 
-    InputError, before anything is skipped for good, at a step that is whole but not for this program to take: of a
-    newer format, or under another step's name.
+    Before anything is skipped for good, InputError at a step that is whole but not for this program to take (of a newer
+    format, or under another step's name) and StorageError where files are there and cannot be read: they may be whole.
     """
     partials, present = together.share("the steps that there are", partial(_names, folder))
     for name in partials:
@@ -81,6 +82,8 @@ def newest(folder: Path, say: Callable[[str], None], together: Together = ALONE)
             check = partial(_read_part, step_folder(folder, step), together.me)
             return together.agree(f"the files of step {step}", check, SECONDS)
         except StorageError as damage:
+            if UNREADABLE in str(damage):
+                raise
             say(f"skipped {step_folder(folder, step).name}: {damage}")
     return None
 
@@ -106,13 +109,17 @@ def read(folder: Path, index: int = 0, count: int = 1) -> Saved:
 def read_record(folder: Path) -> tuple[Saved, dict[str, list[int]]]:
     """The record of one checkpoint and the (size, checksum) of its files, without looking at them.
 
-    DamagedError where it is not as it was written, InputError where a newer version wrote it.
+    DamagedError where it is not as it was written, InputError where a newer version wrote it, StorageError where it is
+    there and cannot be read.
     """
     try:
-        stored = json.loads((folder / RECORD).read_text())
-    except FileNotFoundError:
+        with open(folder / RECORD) as file:
+            stored = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
         raise DamagedError("it is empty" if not any(folder.glob("*")) else f"its {RECORD} is missing") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise _unreadable(folder / RECORD, error) from None
+    except ValueError as error:
         raise DamagedError(f"its {RECORD} cannot be read ({error})") from None
     form = stored.get("format") if isinstance(stored, dict) else None
     if isinstance(form, int) and form > FORMAT:  # whole, as far as can be told from here: nothing to put aside
@@ -240,17 +247,24 @@ def _write(path: Path, content: Any) -> None:
 
 
 def _fingerprint(path: Path) -> tuple[int, int] | None:
-    """(bytes, CRC-32) of a file, or None where there is none. DamagedError where it cannot be read."""
+    """(bytes, CRC-32) of a file, or None where there is none. StorageError where it cannot be read."""
     size = crc = 0
     try:
         with open(path, "rb") as file:
             while chunk := file.read(_CHUNK):
                 size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:
-        raise DamagedError(f"the file {path.name} cannot be read ({error.strerror})") from None
+        raise _unreadable(path, error) from None
     return size, crc
+
+
+def _unreadable(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"{path} {UNREADABLE} ({error.strerror or error}). Nothing was changed: make it readable, or move its step away"
+        " to go on from the one before."
+    )
 
 
 def _checksum(stored: dict[str, Any]) -> int:

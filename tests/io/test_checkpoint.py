@@ -229,6 +229,25 @@ def test_a_damaged_step_is_skipped_and_said(tmp_path: Path, damage: str) -> None
     assert not list(tmp_path.glob("*.damaged"))
 
 
+@pytest.mark.parametrize("name", ["checkpoint.json", "arrays"])
+def test_a_step_that_cannot_be_read_now_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A disk or a permission that fails for a while: an error with storage's code, and the step stays in its place."""
+    save(tmp_path, 1, 2)
+    unreadable, read = tmp_path / "step_00000002" / name, open
+
+    def failing(path: Any, *more: Any, **options: Any) -> Any:
+        if Path(path).is_relative_to(unreadable):
+            raise OSError(5, "Input/output error")
+        return read(path, *more, **options)
+
+    monkeypatch.setattr(checkpoint_folder, "open", failing, raising=False)
+    with pytest.raises(StorageError, match=r"cannot be read now \(Input/output error\)"):
+        newest(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000001", "step_00000002"]
+
+
 def newer_format(folder: Path) -> None:
     path = folder / "checkpoint.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
@@ -403,7 +422,9 @@ def test_killed_at_any_moment_of_a_save_a_complete_step_is_left(tmp_path: Path) 
         assert child.stdout.readline() == "saving\n"
         rng = np.random.default_rng(0)
         found, partial = [], 0
-        for number in range(20):
+        for number in range(100):
+            if number >= 20 and partial >= 5 and found[-1] > found[0]:
+                break  # enough of them in the middle of a save, on a machine as busy as this one
             time.sleep(float(rng.uniform(0.01, 0.15)))
             freeze(child.pid)
             left = tmp_path / f"left-{number}"
@@ -420,7 +441,7 @@ def test_killed_at_any_moment_of_a_save_a_complete_step_is_left(tmp_path: Path) 
             shutil.rmtree(left)
         assert found == sorted(found)
         assert found[-1] > found[0]
-        assert partial >= 5  # or else no kill came in the middle of a save, and nothing was tested
+        assert partial >= 5  # or else hardly a kill came in the middle of a save, and nothing was tested
     finally:
         child.kill()
         child.wait()
