@@ -16,7 +16,9 @@ def get_config() -> ConfigDict:
             mesh=dict(data=-1, stage=16, node=8, gpu=8),
             rules=dict(batch=("data", "node", "gpu"), expert=("node", "gpu"), layers="stage"),
             optimizer=dict(embed=("data", "node", "gpu"), expert_embed="data"),
-            pipeline=dict(schedule="1f1b", microbatches=120),
+            pipeline=dict(
+                schedule="1f1b", microbatches=120, layers=[1, *[4] * 12, 3, 3, 3]
+            ),  # of 58; 3 dense ones first
             experts=dict(dispatch="capacity", capacity_factor=2.0),
         )
     )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from meshtrain.layout import named_specs
 from meshtrain.layout.dims import INHERITED
-from meshtrain.layout.pipeline import KEEPS
+from meshtrain.layout.pipeline import KEEPS, even
 from meshtrain.model import ModelConfig, describe
 
 ZERO_CLASS = {1: "optimizer", 2: "grads", 3: "params"}
@@ -63,8 +63,8 @@ class Experts:
 @dataclass(frozen=True)
 class Choice:
     """sizes: of the mesh. zero: ZeRO stage over data (and context). microbatches: of a step, one after the other.
-    schedule: of a pipeline, with `repeats` pieces a stage; None without one; keep: the layout's word. experts: None for
-    a model without, and for a whole copy of them, dropless, wherever the other weights of their layers are."""
+    schedule: of a pipeline, with `repeats` pieces a stage; None without one; keep, layers: as in the layout. experts:
+    None for a model without, and for a whole copy of them, dropless, wherever the other weights of their layers are."""
 
     sizes: Sizes
     zero: int = 0
@@ -74,6 +74,7 @@ class Choice:
     repeats: int = 1
     experts: Experts | None = None
     keep: str = KEEPS[0]
+    layers: tuple[int, ...] | None = None
 
     @property
     def expert_parts(self) -> int:
@@ -119,6 +120,8 @@ class Choice:
                 found["pipeline"]["repeats"] = self.repeats
             if self.keep != KEEPS[0]:
                 found["pipeline"]["keep"] = self.keep
+            if self.layers:
+                found["pipeline"]["layers"] = list(self.layers)
         elif self.microbatches > 1:
             found["accumulate"] = self.microbatches
         if self.experts:
@@ -215,11 +218,24 @@ def _dense_choices(sizes: Sizes, model: ModelConfig, global_batch: int) -> Itera
                     yield Choice(sizes, zero, remat, num)
                 continue
             for keep in KEEPS:
-                yield Choice(sizes, int(stored), remat, num, "1f1b", keep=keep)
+                one = Choice(sizes, int(stored), remat, num, "1f1b", keep=keep)
+                yield replace(one, layers=dealt(model, sizes.stage))
                 for repeats in REPEATS:
                     pieces = repeats * sizes.stage
                     if pieces <= model.num_layers + 2 and sizes.stage <= num and pieces * num <= LARGEST_TABLE:
-                        yield Choice(sizes, int(stored), remat, num, "interleaved", repeats, keep=keep)
+                        layers = dealt(model, pieces)
+                        yield replace(one, schedule="interleaved", repeats=repeats, layers=layers)
+
+
+@lru_cache(maxsize=256)
+def dealt(model: ModelConfig, number: int) -> tuple[int, ...] | None:
+    """How many layers of the stack each of so many pieces gets where the first dense layers run in the first of them,
+    so that all have as much to do; None where there are none, and the layout itself deals evenly."""
+    if model.moe is None or not model.moe.first_dense or number == 1:
+        return None
+    dense = -(-model.moe.first_dense // model.moe.every)
+    first = max(-(-(model.num_stacked + dense) // number) - dense, 0)
+    return (first, *even(model.num_stacked - first, number - 1))
 
 
 @lru_cache(maxsize=64)

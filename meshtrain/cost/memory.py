@@ -217,8 +217,9 @@ class _Step:
 
     def _layers_at_once(self) -> int:
         """Layers whose activations are kept together: all, or those of a pipeline's piece."""
-        ids = self.place.layer_ids(self.config.model.num_layers)
-        return self.config.model.num_layers if ids is None else ids.shape[2]
+        model = self.config.model
+        ids = self.place.layer_ids(model.num_stacked)
+        return model.num_layers if ids is None else ids.shape[2] * (model.moe.every if model.moe else 1)
 
     def _layers_kept(self) -> int:
         """Layers whose activations a device holds in all: of the passes that wait, and of the one at work."""

@@ -10,6 +10,7 @@ from meshtrain.cost.cluster import Cluster
 from meshtrain.cost.links import ALONE, Group, group_of
 from meshtrain.layout import Placement
 from meshtrain.layout.exchange import exchange_axes
+from meshtrain.layout.pipeline import Pipeline
 from meshtrain.layout.roles import zero_stage
 from meshtrain.model import ModelConfig
 from meshtrain.parallel.attention.balance import balance
@@ -105,7 +106,7 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
     return Split(
         microbatch=place.check_batch(global_batch),
         num_microbatches=place.num_microbatches,
-        pieces=pipeline.pieces(model.num_layers, num_stages) if pipeline else (model.num_layers,),
+        pieces=_pieces(model, pipeline, num_stages) if pipeline else (model.num_layers,),
         cuts=cuts,
         tensor=group(tensor_axes),
         stage=group(stage_axes),
@@ -131,6 +132,15 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
         routed=routed,
         dense=dense_rows(place, model) if model.moe and not capacity else routed,
     )
+
+
+def _pieces(model: ModelConfig, pipeline: Pipeline, num_stages: int) -> tuple[int, ...]:
+    """Layers that run in each piece: of a model with experts the first dense ones in the first piece, and those between
+    with the layer behind them."""
+    first, *others = pipeline.pieces(model.num_stacked, num_stages)
+    if model.moe is None:
+        return (first, *others)
+    return (model.moe.first_dense + first * model.moe.every, *(num * model.moe.every for num in others))
 
 
 def dense_rows(place: Placement, model: ModelConfig) -> float:

@@ -69,12 +69,12 @@ class Pipeline:
         """How many layers each piece has, in the model's order. InputError where a declared list does not fit."""
         number = self.repeats * num_stages
         if self.layers is None:
-            return _even(num_layers, number)
+            return even(num_layers, number)
         if len(self.layers) != number or sum(self.layers) != num_layers:
             raise InputError(
                 f"pipeline.layers: {plural(len(self.layers), 'number')} with the sum {sum(self.layers)}, but there are"
                 f" {plural(number, 'piece')} (repeats={self.repeats} x {plural(num_stages, 'stage')}) and"
-                f" {plural(num_layers, 'layer')}; layers={list(_even(num_layers, number))} would work."
+                f" {plural(num_layers, 'layer')}; layers={list(even(num_layers, number))} would work."
             )
         return self.layers
 
@@ -96,7 +96,7 @@ def _counts(value: Any, key: str) -> tuple[int, ...] | None:
     return tuple(value)
 
 
-def _even(num_layers: int, number: int) -> tuple[int, ...]:
+def even(num_layers: int, number: int) -> tuple[int, ...]:
     """As even as can be: all pieces alike but for some that have one layer less, from both ends inward, last first."""
     most = -(-num_layers // number)
     ends = [piece for pair in zip(reversed(range(number)), range(number), strict=True) for piece in pair]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from meshtrain.cost.choice import AxisNames, Choice, Experts, Sizes
+from meshtrain.cost.choice import AxisNames, Choice, Experts, Sizes, dealt
 from meshtrain.cost.decisions import Outcome, decide
 from meshtrain.cost.search import Search, Task, check_nodes
+from meshtrain.cost.split import split_of
 from meshtrain.cost.verdict import waiting
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, place_abstract
@@ -119,8 +120,22 @@ def test_a_choice_is_a_layout_that_can_be_placed() -> None:
     assert alone["accumulate"] == 8
 
 
+def test_the_piece_with_the_first_dense_layers_gets_fewer_others() -> None:
+    """DeepSeek-V3: 3 dense layers and 58 with experts, on 16 pieces of at most 4 layers, on 32 of 2 behind 3."""
+    model = model_of("deepseek_v3", 4096)
+    for number, first, most in ((16, 1, 4), (32, 0, 2)):
+        layers = dealt(model, number)
+        assert layers is not None
+        assert (len(layers), sum(layers), layers[0], max(layers)) == (number, 58, first, most)
+        layout = Choice(Sizes(1, number, 1, 1), schedule="1f1b", layers=layers).layout(NAMES)
+        place = place_abstract(Layout.parse(layout, "found"), number)
+        split = split_of(place, model, 8, 4096, read_cluster(str(CLUSTERS / "h100_roce.py")))
+        assert (split.pieces[0], max(split.pieces[1:]), sum(split.pieces)) == (3 + first, most, 61)
+    assert dealt(model_of("llama3_8b", 4096), 16) is None
+
+
 def test_experts_are_dealt_out_where_they_do_not_fit() -> None:
-    """DeepSeek-V3: with whole copies of the experts stages hold it, slowly; dealt out inside the fast links it is
+    """DeepSeek-V3: with whole copies of the experts stages only just hold it; dealt out inside the fast links it is
     smaller and faster, and over the network their tokens would be waited for. Each is said with its numbers."""
     found = outcome("deepseek_v3", "h100_roce", 2048, 15360, 4096)
     last = found.decisions[-1]
@@ -128,7 +143,7 @@ def test_experts_are_dealt_out_where_they_do_not_fit() -> None:
     assert [decision.number for decision in found.decisions if decision.taken] == [4, 6]
     assert "experts have 97% of the parameters" in last.found[0]
     assert "experts' tokens are waited for" in last.found[-1]
-    assert "<= 73.6 GB, 46.8 s" in found.decisions[3].found[0]
+    assert "just fits" in found.decisions[3].found[0]
     choice = found.best.choice
     assert choice.experts is not None
     assert choice.expert_parts == 8

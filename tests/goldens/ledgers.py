@@ -63,7 +63,7 @@ def case(name: str) -> tuple[Any, Any]:
     changes = SHRUNK.get(stem, {})
     values["mesh"] = changes.get("mesh", values["mesh"])
     if "microbatches" in changes:
-        values["pipeline"]["microbatches"] = changes["microbatches"]
+        values["pipeline"] |= dict(microbatches=changes["microbatches"], layers=None)
     model = ModelConfig(
         num_layers=changes.get("layers", 4), embed=256, num_heads=16, num_kv_heads=8, head_dim=32, mlp=512, vocab=2048,
         max_length=LENGTH,
