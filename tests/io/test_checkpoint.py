@@ -421,7 +421,8 @@ def test_killed_at_any_moment_of_a_save_a_complete_step_is_left(tmp_path: Path) 
         assert child.stdout is not None
         assert child.stdout.readline() == "saving\n"
         rng = np.random.default_rng(0)
-        found, partial = [], 0
+        found: list[int] = []
+        partial = 0
         for number in range(100):
             if number >= 20 and partial >= 5 and found[-1] > found[0]:
                 break  # enough of them in the middle of a save, on a machine as busy as this one
