@@ -150,7 +150,7 @@ LABELS: dict[str, tuple[str, str]] = {
     "pipeline.repeats": ("Pieces of a stage", "스테이지당 조각"),
     "pipeline.microbatches": ("Microbatches", "마이크로배치"),
     "pipeline.layers": ("Layers of a piece", "조각당 레이어"),
-    "pipeline.live": ("Saved inputs of a stage, at most", "스테이지당 저장 입력(최대)"),
+    "pipeline.live": ("Passes that wait on a stage, at most", "스테이지에서 기다리는 패스(최대)"),
     "pipeline.sends": ("Messages forward + back", "메시지 (순방향 + 역방향)"),
     "pipeline.form": ("Table", "표"),
     "pipeline.locked": ("as run, in lock step", "실행 형태 (동기 진행)"),
