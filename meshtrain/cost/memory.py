@@ -7,7 +7,6 @@ comes and goes, so the peak is all that is kept and the largest of those.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from meshtrain.layout.inventory import Named, local_bytes, local_shape
 from meshtrain.parallel.attention.kernel import cudnn_refusals
 from meshtrain.parallel.attention.mask import Mask
 from meshtrain.parallel.cross_entropy import LARGEST_CHUNK, SMALLEST_CHUNK
-from meshtrain.parallel.pipeline import Plan, lock_step, make_plan, schedule
 from meshtrain.step import StepConfig
 from meshtrain.step.pipeline import pipeline_plan
 
@@ -223,7 +221,7 @@ class _Step:
 
     def _layers_kept(self) -> int:
         """Layers whose activations a device holds in all: of the passes that wait, and of the one at work."""
-        waiting = _plan(self.place).num_kept if self.place.layout.pipeline else 0
+        waiting = pipeline_plan(self.place).num_kept if self.place.layout.pipeline else 0
         return self._layers_at_once() * (waiting + 1)
 
     def _loss(self) -> int:
@@ -239,7 +237,7 @@ class _Step:
 
     def _pipeline(self) -> list[Part]:
         """Slots of the schedule's plan, each one microbatch's residual stream."""
-        plan = _plan(self.place)
+        plan = pipeline_plan(self.place)
         sizes = local_sizes(self.place, self.rows, self.length)
         slot = sizes.batch * sizes.stream * self.config.model.embed * self._size
         tape = 0
@@ -253,22 +251,6 @@ class _Step:
             Part("pipeline tape", plan.num_tape * tape, what="for weight gradients that wait"),
             Part("tape at work", tape, transient=True, what="of one microbatch, before it has its slot"),
         ]
-
-
-def _plan(place: Placement) -> Plan:
-    """What the executor runs, for its numbers of slots."""
-    pipeline = place.layout.pipeline
-    assert pipeline is not None
-    if pipeline.schedule.endswith(".csv"):
-        return pipeline_plan(place)
-    return _plan_of(
-        pipeline.schedule, place.num_stages, pipeline.microbatches, pipeline.repeats, pipeline.keep == "residuals"
-    )
-
-
-@cache
-def _plan_of(name: str, num_stages: int, num_microbatches: int, repeats: int, keeps: bool) -> Plan:
-    return make_plan(lock_step(schedule(name, num_stages, num_microbatches, repeats)), keeps)
 
 
 def _split(arrays: Named) -> tuple[Named, Named]:

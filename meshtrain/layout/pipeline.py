@@ -65,6 +65,11 @@ class Pipeline:
                 raise InputError(f"{key}.{name}: {value[name]!r} is not one of {', '.join(words)}.")
         return cls(**{**value, "layers": _counts(value.get("layers"), f"{key}.layers")})
 
+    @property
+    def keeps_residuals(self) -> bool:
+        """Whether a forward pass leaves what its backward pass needs."""
+        return self.keep == "residuals"
+
     def pieces(self, num_layers: int, num_stages: int) -> tuple[int, ...]:
         """How many layers each piece has, in the model's order. InputError where a declared list does not fit."""
         number = self.repeats * num_stages

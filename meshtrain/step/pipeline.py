@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +109,15 @@ def pipeline_plan(place: Placement) -> Plan:
     """What the scan reads, for a training step."""
     pipeline = place.layout.pipeline
     assert pipeline is not None
-    return make_plan(pipeline_table(place), pipeline.keep == "residuals")
+    if pipeline.schedule.endswith(".csv"):  # a file may change
+        return make_plan(pipeline_table(place), pipeline.keeps_residuals)
+    sizes = place.num_stages, pipeline.microbatches, pipeline.repeats
+    return _plan(pipeline.schedule, *sizes, pipeline.keeps_residuals)
+
+
+@cache
+def _plan(name: str, num_stages: int, num_microbatches: int, repeats: int, keeps: bool) -> Plan:
+    return make_plan(lock_step(schedule(name, num_stages, num_microbatches, repeats)), keeps)
 
 
 def forward_table(place: Placement, num_microbatches: int) -> Table:

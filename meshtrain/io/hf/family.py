@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtrain.errors import InputError, nearest
-from meshtrain.io.hf.fields import Group, Must, Reader, Values, typed
+from meshtrain.io.hf.fields import Group, Must, Reader, Values, all_typed
 from meshtrain.io.hf.table import Line
 from meshtrain.layout import named_specs
 from meshtrain.model import ModelConfig, MoEConfig, describe
@@ -79,11 +79,10 @@ class Family:
                     f"{source}: {key}={values[key]!r}: not a key of {self.model_type} that is known here, so it is not"
                     f" known whether it changes what the model computes.{nearest(key, known)} Remove it if it does not."
                 )
-        for name, value in fields.items():
-            try:
-                fields[name] = typed(name, value)
-            except TypeError as error:
-                raise InputError(f"{source}: model.{name}={value!r}: {error}.") from None
+        try:
+            fields = all_typed(fields)
+        except TypeError as error:
+            raise InputError(f"{source}: model.{error}.") from None
         try:
             return ModelConfig(**fields)
         except (InputError, TypeError) as error:

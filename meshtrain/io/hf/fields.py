@@ -75,6 +75,17 @@ def typed(field: str, value: Any, of: type = ModelConfig) -> Any:
     raise TypeError(f"expected {_CALLED[kinds[0]]}")
 
 
+def all_typed(fields: Values, of: type = ModelConfig) -> Values:
+    """The fields of a config, each as `typed` gives it; TypeError with name and value of the first that is not one."""
+    found = {}
+    for name, value in fields.items():
+        try:
+            found[name] = typed(name, value, of)
+        except TypeError as error:
+            raise TypeError(f"{name}={value!r}: {error}") from None
+    return found
+
+
 @functools.cache
 def _kinds(of: type, field: str) -> tuple[type, ...]:
     """The plain types that a field has; none of a field that is made of several values."""

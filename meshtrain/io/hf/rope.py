@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshtrain.errors import InputError
-from meshtrain.io.hf.fields import Group, Reader, Values, typed
+from meshtrain.io.hf.fields import Group, Reader, Values, all_typed
 from meshtrain.model import ModelConfig, RopeScaling
 
 # Kind -> the file's keys and the fields of RopeScaling that they are.
@@ -85,11 +85,7 @@ class Rope(Group):
         try:
             if "factor" not in fields:
                 fields["factor"] = longest / fields["original_length"]  # as DeepSeek's files leave it out
-            for name, value in fields.items():
-                try:
-                    fields[name] = typed(name, value, RopeScaling)
-                except TypeError as error:
-                    raise TypeError(f"{name}={value!r}: {error}") from None
+            fields = all_typed(fields, RopeScaling)
             return RopeScaling(kind, **fields)
         except (InputError, TypeError, ZeroDivisionError) as error:
             raise given.error(key, str(error)) from None
