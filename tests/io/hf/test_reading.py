@@ -1,6 +1,7 @@
 """Reading under layouts: the same numbers wherever they land, each device's own slices, padding that is zeros."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from meshtrain.layout import Layout, Placement, place
 from meshtrain.layout.padding import arrange_tree
 from meshtrain.model import ModelConfig, MoEConfig, describe
 from meshtrain.run import config_file
+from meshtrain.run.proof.shrink import shrink_layout
 from tests.io.hf.arrays import ROOT, logical, read
 from tests.io.hf.made import make_folder
 
@@ -35,14 +37,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 
 
 def placed(name: str) -> Placement:
-    """The layout on eight devices; where it takes more, its longest axes are halved until it does not."""
+    """The layout on eight devices; where it takes more, its longest axes are halved until it does not, and a pipeline's
+    layers are dealt out anew."""
     file = config_file.read(str(ROOT / "configs" / "layouts" / f"{name}.py"), "--layout")
     mesh = dict(file.values["mesh"])
-    while np.prod(np.abs(list(mesh.values())), dtype=int) > 8:
+    while math.prod(abs(size) for size in mesh.values()) > 8:
         longest = max(mesh, key=lambda axis: mesh[axis])
         mesh[longest] //= 2
     layout = Layout.parse(file.values | {"mesh": mesh}, name, file.doc)
-    return place(layout, 8 if -1 in mesh.values() else int(np.prod(list(mesh.values()), dtype=int)))
+    sizes = layout.mesh.resolve(8 if -1 in mesh.values() else math.prod(mesh.values()))
+    return place(shrink_layout(layout, sizes), math.prod(sizes.values()))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
