@@ -46,6 +46,7 @@ def measure(variant: str, steps: int, last: int, cache: str | None) -> dict[str,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            cwd=ROOT,
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )
         assert child.stdout is not None
