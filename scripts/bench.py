@@ -1,10 +1,10 @@
 """The benchmark: a Llama decoder of 56e6 parameters, 4,096 tokens a step, one JSON line per variant.
 
-    python scripts/bench.py [--variant NAME ...] [--steps 13] [--last 10] [--cache keep|cold]
+    python scripts/bench.py [--variant NAME ...] [--steps 13] [--last 10] [--cache FOLDER]
 
 Each variant runs `python -m meshtrain.train` as a child process, as a user would, on the CPU. The clock is outside: a
 step counts when its line arrives, after its loss was read. `first_step_s` is from the start of the process to the first
-such line; with `--cache cold` (the default) the compilation cache is empty.
+such line; without `--cache` the compilation cache is empty.
 """
 
 import argparse
@@ -30,7 +30,7 @@ VARIANTS = {
 }
 
 
-def measure(variant: str, steps: int, last: int, cache: str | None) -> dict[str, object]:
+def measure(variant: str, steps: int, last: int, cache: Path | None) -> dict[str, object]:
     """Run one variant and read the clock at each finished step."""
     devices, layout, extra = VARIANTS[variant]
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +38,7 @@ def measure(variant: str, steps: int, last: int, cache: str | None) -> dict[str,
             sys.executable, "-m", "meshtrain.train", "--config", str(ROOT / "configs/runs/bench.py"),
             "--layout", str(ROOT / f"configs/layouts/{layout}.py"), f"--config.workdir={folder}/run",
             f"--config.steps={steps}", f"--config.cpu_devices={devices}",
-            f"--config.compilation_cache={cache or folder + '/cache'}", *extra,
+            f"--config.compilation_cache={cache.resolve() if cache else folder + '/cache'}", *extra,
         ]  # fmt: skip
         started = time.monotonic()
         child = subprocess.Popen(
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="default: all, one after the other")
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--last", type=int, default=10, help="median over this many last steps")
-    parser.add_argument("--cache", help="a folder for the compilation cache (default: a new one, so a cold start)")
+    parser.add_argument("--cache", type=Path, help="a folder for the compilation cache (default: a new one, so a cold start)")
     options = parser.parse_args()
     variants = options.variant or list(VARIANTS)
     if len(variants) == 1:
