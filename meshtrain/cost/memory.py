@@ -19,7 +19,7 @@ from meshtrain.layout import ArraySpec, Placement
 from meshtrain.layout.inventory import Named, local_bytes, local_shape
 from meshtrain.parallel.attention.kernel import cudnn_refusals
 from meshtrain.parallel.attention.mask import Mask
-from meshtrain.parallel.cross_entropy import LARGEST_CHUNK, SMALLEST_CHUNK
+from meshtrain.parallel.cross_entropy import num_chunks
 from meshtrain.step import StepConfig
 from meshtrain.step.pipeline import pipeline_plan
 
@@ -228,8 +228,7 @@ class _Step:
         """Logits of one chunk of tokens, float32, their gradient, and the stream before and after."""
         tokens = self.rows * (self.length // self.place.num_shards("length"))
         embed = self.config.model.embed
-        num = -(-tokens // min(max(embed, SMALLEST_CHUNK), LARGEST_CHUNK))
-        chunk = -(-tokens // num)
+        chunk = -(-tokens // num_chunks(tokens, embed))
         table = ArraySpec((self.config.model.vocab, embed), np.dtype(np.float32), ("vocab", "embed"))
         rows = local_shape(self.place, "use", table)[0]
         narrow = self._size if self._size < F32 else 0  # else the gradient takes the logits' place
