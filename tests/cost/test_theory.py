@@ -1,4 +1,4 @@
-"""The figures of the theory come out of the code: traffic, the tensor table, bubbles, balance, published layouts."""
+"""The figures of the theory come out of the code: the tensor table, bubbles, balance, published layouts."""
 
 import math
 from pathlib import Path
@@ -10,7 +10,7 @@ from meshtrain.cost.bubble import Pieces, pipeline_time
 from meshtrain.cost.links import rank_groups, strides, wire
 from meshtrain.cost.quantity import GB_per_s, Gbit_per_s, TFLOP_per_s
 from meshtrain.cost.split import split_of
-from meshtrain.cost.tables import data_traffic, tensor_table, tensor_traffic
+from meshtrain.cost.tables import tensor_table
 from meshtrain.layout import Layout, MeshShape, Placement, place_abstract
 from meshtrain.model import ModelConfig
 from meshtrain.parallel.attention.balance import balance
@@ -30,20 +30,6 @@ def placed(name: str, num_devices: int, **changes: Any) -> Placement:
     values = config_file.read(str(CONFIGS / "layouts" / f"{name}.py"), "").values
     merged = {key: {**values[key], **new} if isinstance(new, dict) else new for key, new in changes.items()}
     return place_abstract(Layout.parse(values | merged), num_devices)
-
-
-def test_traffic_of_zero() -> None:
-    """Section 2: 2P for DDP, ZeRO-1 and ZeRO-2, 3P for ZeRO-3, times (N-1)/N."""
-    for stage, factor in ((0, 2), (1, 2), (2, 2), (3, 3)):
-        assert data_traffic(stage, 1000.0, 64) == pytest.approx(factor * 1000 * 63 / 64)
-    assert data_traffic(3, 1000.0, 1) == 0
-
-
-def test_traffic_of_tensor_parallelism() -> None:
-    """Section 2: as many bytes with the stream cut, and two gathers more in backward unless inputs are kept."""
-    plain, cut = tensor_traffic(1000, 8, sequence=False), tensor_traffic(1000, 8, sequence=True, keeps_gathered=True)
-    assert plain == cut == 4 * 2 * 1000 * 7 / 8
-    assert tensor_traffic(1000, 8, sequence=True) - cut == pytest.approx(2 * 1000 * 7 / 8)
 
 
 def test_tensor_table() -> None:
