@@ -82,9 +82,6 @@ class PerParameter:
 # The ZeRO stage from which on a class is stored in parts.
 FIRST_CUT = {"params": 3, "grads": 2, "optimizer": 1}
 
-# What papers count with: 16-bit weights and gradients; float32 master, first and second moment.
-PUBLISHED = PerParameter(2, 2, 12)
-
 
 def per_parameter(config: StepConfig, accumulate: int = 1) -> PerParameter:
     """Bytes per parameter of this run's classes, from the dtypes of its arrays (counters and the like included)."""

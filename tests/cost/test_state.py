@@ -2,12 +2,14 @@
 
 import pytest
 
-from meshtrain.cost.state import PUBLISHED, per_parameter, state_bytes
+from meshtrain.cost.state import PerParameter, per_parameter, state_bytes
 from meshtrain.layout import Layout, place_abstract
 from meshtrain.model import ModelConfig
 from meshtrain.model.flops import count_parameters
 from meshtrain.step import OptimizerConfig, Precision, StepConfig
 
+# What papers count with: 16-bit weights and gradients; float32 master, first and second moment.
+PUBLISHED = PerParameter(2, 2, 12)
 # The ZeRO paper's way of counting: GB per device (Rajbhandari et al. 2020, figure 1, and the same at 405e9).
 TABLE = [
     (405e9, 64, [6480, 1695.94, 898.59, 101.25]),
