@@ -99,14 +99,14 @@ def prepare(config: PrepareConfig, progress: bool = True) -> Prepared:
     return Prepared(output, True, sets, tokenizer.vocab_size)
 
 
-def prepare_if_missing(config: PrepareConfig, progress: bool = True) -> Prepared:
-    """`prepare`, but a folder that is there from the same options is taken as it is: its input is not read again.
+def prepare_if_missing(config: PrepareConfig) -> Prepared:
+    """`prepare` without bars, but a folder that is there from the same options is taken: its input is not read again.
 
     InputError where it was made with other options, or is not a prepared folder.
     """
     output = Path(config.output).expanduser().absolute()
     if not output.is_dir():
-        return prepare(config, progress)
+        return prepare(config, progress=False)
     manifest = read_prepared(output)
     wanted = {"input": list(config.input)} | _options(config)
     _compare(wanted, {"job": manifest["job"] | {"input": manifest["input"]}}, output)

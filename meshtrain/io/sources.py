@@ -16,10 +16,10 @@ from meshtrain.io.tokens import MANIFEST, TokenSet, open_token_set
 from meshtrain.io.windows import HeldOutWindows, Windows
 
 
-def ensure_prepared(config: DataConfig, progress: bool = True) -> None:
+def ensure_prepared(config: DataConfig) -> None:
     """Prepare the corpus of `config` where that is asked for and its folder is missing; for one process to call."""
     if config.kind == "tokens" and config.prepare is not None:
-        prepare_if_missing(replace(config.prepare, output=config.paths[0]), progress)
+        prepare_if_missing(replace(config.prepare, output=config.paths[0]))
 
 
 def open_train(config: DataConfig, *, vocab: int, seed: int) -> Source:
@@ -54,13 +54,6 @@ def open_held_out(config: DataConfig, *, vocab: int) -> dict[str, HeldOutWindows
         path: HeldOutWindows(tokens, config.length, config.isolate_documents)
         for path, tokens in token_sets(config, "held_out", vocab).items()
     }
-
-
-def fingerprints(config: DataConfig, *, vocab: int) -> tuple[str, ...]:
-    """What the training data is, path by path, wherever it lies: equal ones give equal rows. Errors: `open_train`."""
-    if config.kind == "synthetic":
-        return ()
-    return tuple(tokens.fingerprint for tokens in token_sets(config, "train", vocab).values())
 
 
 def token_sets(config: DataConfig, part: str, vocab: int) -> dict[str, TokenSet]:

@@ -104,15 +104,15 @@ class TokenSet:
         first, last = np.searchsorted(self._ends, [start, stop], side="right")
         return np.array(self._ends[first:last])
 
-    def verify(self, on_bytes: Callable[[int], object] = lambda num: None) -> None:
-        """Read every file and compare its SHA-256 with the manifest; `on_bytes` is told of progress. InputError."""
+    def verify(self) -> None:
+        """Read every file and compare its SHA-256 with the manifest; InputError where one differs."""
         expected = {"documents.bin": self.documents_sha256}
         for shard in self.shards:
             expected[shard.file] = shard.sha256
             if shard.mask_file:
                 expected[shard.mask_file] = shard.mask_sha256
         for name, digest in expected.items():
-            if sha256_of(self.folder / name, on_bytes) != digest:
+            if sha256_of(self.folder / name) != digest:
                 raise InputError(
                     f"{self.folder / name}: its SHA-256 is not the one in {MANIFEST}: the file is damaged. Prepare the"
                     " corpus again."
@@ -219,14 +219,13 @@ def read_manifest(folder: Path, form: str, version: int, what: str) -> dict[str,
     return manifest
 
 
-def sha256_of(path: Path, on_bytes: Callable[[int], object] = lambda num: None) -> str:
+def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file; InputError where it cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)
-                on_bytes(len(block))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     return digest.hexdigest()

@@ -61,12 +61,12 @@ def open_data(config: RunConfig, progress: Progress, together: Together = ALONE)
         assert config.data.prepare is not None
         if Path(config.data.paths[0]).expanduser().exists():
             try:  # what counts is what the folder holds; that the run says something else is worth a word
-                ensure_prepared(config.data, progress=False)
+                ensure_prepared(config.data)
             except InputError as error:
                 progress.say(f"warning: data.prepare: {error}")
         else:
             with progress.phase(f"preparing {config.data.paths[0]} from {', '.join(config.data.prepare.input)}"):
-                ensure_prepared(config.data, progress=False)
+                ensure_prepared(config.data)
 
     if config.data.prepare is not None:
         together.share("preparation of data", prepare, seconds=PREPARING)

@@ -11,7 +11,7 @@ import pytest
 from meshtrain.errors import InputError
 from meshtrain.io.config import DataConfig, PrepareConfig
 from meshtrain.io.mixture import Mixture
-from meshtrain.io.sources import ensure_prepared, fingerprints, open_held_out, open_train, token_sets
+from meshtrain.io.sources import ensure_prepared, open_held_out, open_train, token_sets
 from meshtrain.io.synthetic import Synthetic
 from meshtrain.io.windows import HeldOutWindows, Windows
 from tests.io.sets import numbered, write_set
@@ -31,7 +31,7 @@ def test_a_corpus_is_prepared_when_it_is_missing(prepared: DataConfig) -> None:
         InputError, match=r"out: not a token set: there is no such folder. `python -m meshtrain.prepare`"
     ):
         open_train(prepared, vocab=257, seed=0)
-    ensure_prepared(prepared, progress=False)
+    ensure_prepared(prepared)
     source = open_train(prepared, vocab=300, seed=3)
     assert isinstance(source, Windows)
     assert (source.length, source.seed) == (32, 3)
@@ -39,8 +39,7 @@ def test_a_corpus_is_prepared_when_it_is_missing(prepared: DataConfig) -> None:
     assert isinstance(held_out, HeldOutWindows)
     assert held_out.tokens.num_documents == 5
     assert source.tokens.num_documents == 55
-    ensure_prepared(prepared, progress=False)
-    assert fingerprints(prepared, vocab=300) == (source.tokens.fingerprint,)
+    ensure_prepared(prepared)
     shutil.rmtree(Path(prepared.paths[0]) / "held_out")  # an evaluation does not stop in silence
     with pytest.raises(InputError, match=r"held_out: is missing, and manifest.json beside it"):
         open_held_out(prepared, vocab=300)
@@ -75,7 +74,6 @@ def test_synthetic_data_needs_no_path() -> None:
     source = open_train(config, vocab=77, seed=5)
     assert source == Synthetic(77, 16, 5)
     assert open_held_out(config, vocab=77) == {}
-    assert fingerprints(config, vocab=77) == ()
     ensure_prepared(config)
 
 
