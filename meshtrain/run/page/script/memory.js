@@ -5,7 +5,7 @@ const FAMILIES = {
   state: ["#0072b2", ["optimizer state", "batch"]],
   weights: ["#56b4e9", ["compute copy", "gathered tables", "piece"]],
   gradients: ["#e69f00", ["gradients", "gradient sums", "table gradients"]],
-  activations: ["#009e73", ["saved activations", "pipeline slots", "pipeline tape", "tape at work", "expert slots"]],
+  activations: ["#009e73", ["saved activations", "pipeline slots", "pipeline tape", "tape at work"]],
   passing: ["#8a93a0", []],
 };
 

@@ -19,7 +19,6 @@ TERMS: dict[str, tuple[str, str]] = {
     "part.pipeline slots": ("pipeline slots", "파이프라인 슬롯"),
     "part.pipeline tape": ("pipeline tape", "파이프라인 테이프"),
     "part.tape at work": ("tape at work", "작업 중인 테이프"),
-    "part.expert slots": ("expert slots", "전문가 슬롯"),
     "part.loss": ("loss", "손실"),
     "part.layer": ("layer", "레이어"),
     "what.of one microbatch, before it has its slot": (
@@ -42,7 +41,6 @@ TERMS: dict[str, tuple[str, str]] = {
         "청크 하나의 로짓과 그 기울기",
     ),
     "what.one layer's backward pass": ("one layer's backward pass", "레이어 하나의 역전파"),
-    "what.rows for tokens of other devices": ("rows for tokens of other devices", "다른 장치의 토큰을 받을 행"),
     "what.for weight gradients that wait": ("for weight gradients that wait", "미뤄 둔 가중치 기울기용"),
     "cause.products": ("matrix products", "행렬 곱"),
     "cause.attention": ("attention", "어텐션"),
