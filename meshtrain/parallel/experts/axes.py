@@ -80,8 +80,3 @@ class ExpertAxes:
     def row_spec(self) -> PartitionSpec:
         """[devices x rows, ...]: what one device holds for its experts; the axes of `mlp` hold the same."""
         return PartitionSpec((self.tokens + self.shared) or None)
-
-    @property
-    def hidden_spec(self) -> PartitionSpec:
-        """[devices x rows, F]."""
-        return PartitionSpec((self.tokens + self.shared) or None, self.mlp or None)
