@@ -16,6 +16,7 @@ from meshtrain.cost.products import layer_products
 from meshtrain.cost.split import dense_rows
 from meshtrain.cost.state import state_bytes, weights_of
 from meshtrain.layout import ArraySpec, Placement
+from meshtrain.layout.dims import STACKS
 from meshtrain.layout.inventory import Named, local_bytes, local_shape
 from meshtrain.parallel.attention.kernel import cudnn_refusals
 from meshtrain.parallel.attention.mask import Mask
@@ -254,6 +255,5 @@ class _Step:
 
 def _split(arrays: Named) -> tuple[Named, Named]:
     """(the stack of layers, the rest)."""
-    stacks = ("layers/", "dense_layers/")
-    layers = tuple(item for item in arrays if item[0].startswith(stacks))
-    return layers, tuple(item for item in arrays if not item[0].startswith(stacks))
+    layers = tuple((path, spec) for path, spec in arrays if spec.dims[0] in STACKS)
+    return layers, tuple((path, spec) for path, spec in arrays if spec.dims[0] not in STACKS)

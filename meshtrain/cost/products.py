@@ -10,11 +10,11 @@ from functools import lru_cache
 
 from meshtrain.cost.software import Software
 from meshtrain.layout import ArraySpec, named_specs
+from meshtrain.layout.dims import WIDTHS
 from meshtrain.model import ModelConfig, describe
+from meshtrain.model.flops import is_matrix
 
 Dims = tuple[tuple[str, int], ...]
-STACKS = ("layers", "dense_layers")  # dims of stacked layers
-WIDTHS = ("embed", "expert_embed")  # dims of the residual stream's width
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,7 @@ class Product:
 @lru_cache(maxsize=64)
 def matrices(model: ModelConfig) -> tuple[Matrix, ...]:
     """The weights that tokens are multiplied with in the layers."""
-    return tuple(_matrix(path, spec) for path, spec in named_specs(describe(model)) if _is_matrix(path, spec))
-
-
-def _is_matrix(path: str, spec: ArraySpec) -> bool:
-    return spec.dims[0] in STACKS and len(spec.dims) > 2 and not path.endswith("_bias")
+    return tuple(_matrix(path, spec) for path, spec in named_specs(describe(model)) if is_matrix(path, spec))
 
 
 def _matrix(path: str, spec: ArraySpec) -> Matrix:

@@ -43,6 +43,9 @@ DIMS: dict[str, Dim] = {
     "dense_layers": Dim("L", "stacked layers without experts, in a model whose other layers have them", weight=True),
 }
 
+STACKS = ("layers", "dense_layers")  # of stacked layers: the first dim of a weight that has one
+WIDTHS = ("embed", "expert_embed")  # as wide as the residual stream
+
 # Where a class of arrays has no row for such a dim, the row of this one holds: what cuts MLPs cuts experts, and what
 # cuts the weights that read the residual stream cuts those that read a latent.
 INHERITED = {"expert_embed": "embed", "expert_mlp": "mlp", "latent": "embed"}

@@ -7,6 +7,7 @@ is sent to.
 """
 
 from meshtrain.layout import ArraySpec, named_specs
+from meshtrain.layout.dims import STACKS
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.decoder import describe
 
@@ -26,9 +27,14 @@ def matrix_parameters(config: ModelConfig) -> int:
     """Parameters that each token is multiplied with: the matrices of all layers and the output matrix."""
     matrices = 0
     for path, spec in named_specs(describe(config)):
-        if path.startswith(("layers/", "dense_layers/")) and len(spec.dims) > 2 and not path.endswith("_bias"):
+        if is_matrix(path, spec):
             matrices += _active(spec, config)
     return matrices + config.vocab * config.embed
+
+
+def is_matrix(path: str, spec: ArraySpec) -> bool:
+    """Whether a weight is one that the tokens of a layer are multiplied with."""
+    return spec.dims[0] in STACKS and len(spec.dims) > 2 and not path.endswith("_bias")
 
 
 def _active(spec: ArraySpec, config: ModelConfig) -> int:

@@ -11,13 +11,14 @@ import optax
 
 from meshtrain.errors import InputError, nearest
 from meshtrain.layout import ArraySpec, Placement, Tree, map_specs
+from meshtrain.layout.dims import STACKS, WIDTHS
 from meshtrain.step.muon import MatrixDims, scale_by_muon
 from meshtrain.step.schedule import ScheduleConfig
 
 NAMES = ("adamw", "muon", "sgd")
 
-# Dims that do not make a weight a matrix: stacks of layers, and a head's inner width (a bias is [heads, head_dim]).
-_STACKED, _INNER = ("layers", "dense_layers"), ("head_dim",)
+# Dims that, beside STACKS, do not make a weight a matrix: a head's inner width (a bias is [heads, head_dim]).
+_INNER = ("head_dim",)
 
 UNNAMED = "unnamed"  # a dimension of what belongs to no weight, such as Muon's coefficients: no rule can cut it
 
@@ -61,7 +62,7 @@ class OptimizerConfig:
 
 def decays(spec: ArraySpec) -> bool:
     """Whether weight decay applies: to matrices, by dims (the rank is no rule: stacked norm scales have rank 2)."""
-    return len(set(spec.dims) - set(_STACKED) - set(_INNER)) >= 2
+    return len(set(spec.dims) - set(STACKS) - set(_INNER)) >= 2
 
 
 def decay_mask(specs: Tree) -> Tree:
@@ -93,10 +94,10 @@ def matrix_dims(spec: ArraySpec) -> MatrixDims | None:
     [..., embed] writes the residual stream; of all others the first dim is the input: [embed, ...] reads the stream,
     [latent, ...] a latent. Each expert has a matrix of its own; a router is an output, like that of the vocabulary.
     """
-    inner = [i for i, dim in enumerate(spec.dims) if dim not in (*_STACKED, "expert")]
-    if not decays(spec) or not set(_STACKED) & set(spec.dims) or "router" in spec.dims:
+    inner = [i for i, dim in enumerate(spec.dims) if dim not in (*STACKS, "expert")]
+    if not decays(spec) or not set(STACKS) & set(spec.dims) or "router" in spec.dims:
         return None
-    split = len(inner) - 1 if spec.dims[-1] in ("embed", "expert_embed") else 1
+    split = len(inner) - 1 if spec.dims[-1] in WIDTHS else 1
     return MatrixDims(tuple(inner[:split]), tuple(inner[split:]))
 
 
