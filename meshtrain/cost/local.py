@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from meshtrain.layout import ArraySpec, Layout, MeshShape, Placement, abstract_mesh, map_specs
 from meshtrain.layout.experts import Experts
 from meshtrain.layout.inventory import local_shape
-from meshtrain.layout.rules import Rules
+from meshtrain.layout.rules import Rules, entry_axes
 from meshtrain.model import ModelConfig, describe
 
 
@@ -69,8 +69,8 @@ class LocalPlacement(Placement):
             return x
         if result:
             return _of_length(x, 1, self.sizes["stream"])
-        axes = () if spec[1] is None else (spec[1],) if isinstance(spec[1], str) else tuple(spec[1])
-        return _of_length(x, 1, self.sizes["length"]) if self.size(axes) == self.num_shards("length") else x
+        whole = self.size(entry_axes(spec[1])) == self.num_shards("length")
+        return _of_length(x, 1, self.sizes["length"]) if whole else x
 
 
 def _of_length(x: jax.Array, at: int, size: int) -> jax.Array:

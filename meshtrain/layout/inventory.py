@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from meshtrain.layout.array import ArraySpec
 from meshtrain.layout.placement import Placement
+from meshtrain.layout.rules import entry_axes
 
 Named = tuple[tuple[str, ArraySpec], ...]
 
@@ -41,8 +42,7 @@ class Inventory:
 def axes_of(place: Placement, kind: str, spec: ArraySpec) -> tuple[tuple[str, ...], ...]:
     """For each dimension of an array the axes larger than 1 that cut it; the array must have no problems."""
     physical = place.physical(spec)
-    entries = place.spec(kind, physical.dims, physical.shape)
-    axes = [() if entry is None else (entry,) if isinstance(entry, str) else tuple(entry) for entry in entries]
+    axes = map(entry_axes, place.spec(kind, physical.dims, physical.shape))
     return tuple(tuple(axis for axis in of_dim if place.axis_sizes[axis] > 1) for of_dim in axes)
 
 

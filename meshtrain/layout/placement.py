@@ -19,7 +19,7 @@ from meshtrain.layout.finding import ERROR, Finding, raise_errors
 from meshtrain.layout.gather import gather_for_use
 from meshtrain.layout.layout import Layout
 from meshtrain.layout.mesh import MeshShape, abstract_mesh, build_mesh
-from meshtrain.layout.rules import Axes, Rules, partition_spec
+from meshtrain.layout.rules import Axes, Rules, entry_axes, partition_spec
 from meshtrain.layout.words import plural
 
 PADDED = "vocab"  # padded until its axes divide it
@@ -97,7 +97,7 @@ class Placement:
         rules = self.rules(kind)
         findings = rules.conflicts(dims)  # an error whatever the sizes
         for dim, size in zip(dims, shape, strict=True):
-            shards = math.prod(self.axis_sizes[axis] for axis in self._axes_of(rules, dim, size))
+            shards = self.size(self._axes_of(rules, dim, size))
             if size % shards and dim != PADDED:
                 findings.append(self._does_not_divide(rules, dim, size, shards))
         return findings
@@ -105,9 +105,9 @@ class Placement:
     def _axes_of(self, rules: Rules, dim: str, size: int) -> Axes:
         """The axes that shard a dim of this size: all of its row, but for heads that are fewer than their axes."""
         axes = rules.axes(dim)
-        shards = math.prod(self.axis_sizes[axis] for axis in axes)
+        shards = self.size(axes)
         if dim == REPLICATED and size % shards and shards % size == 0:
-            while size % math.prod(self.axis_sizes[axis] for axis in axes):
+            while size % self.size(axes):
                 axes = axes[:-1]
         return axes
 
@@ -191,7 +191,7 @@ class Placement:
             turn = next((i for i, axis in enumerate(axes) if (axis in length) != (axes[0] in length)), len(axes))
             return axes[:turn]
 
-        return partition_spec([first(_tuple(entry)) for entry in spec])
+        return partition_spec([first(entry_axes(entry)) for entry in spec])
 
     @property
     def gradient_rows(self) -> str:
@@ -222,7 +222,7 @@ class Placement:
         manual = set(context.manual_axes)
         if not manual:
             return NamedSharding(self.mesh, spec)
-        free = [tuple(axis for axis in _tuple(entry) if axis not in manual) for entry in spec]
+        free = [tuple(axis for axis in entry_axes(entry) if axis not in manual) for entry in spec]
         return NamedSharding(context, partition_spec(free))
 
     def check_batch(self, global_batch: int) -> int:
@@ -277,10 +277,6 @@ def place_abstract(layout: Layout, num_devices: int) -> Placement:
 def single_placement() -> Placement:
     """One device, no rules: what a program without a layout computes."""
     return place(Layout(MeshShape({}), name="single"), 1)
-
-
-def _tuple(entry: object) -> Axes:
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)  # type: ignore[arg-type]
 
 
 def _sizes_that_divide(size: int, shards: int, axes: Axes) -> str:

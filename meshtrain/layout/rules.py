@@ -97,6 +97,11 @@ def partition_spec(axes_per_dim: list[Axes]) -> PartitionSpec:
     return PartitionSpec(*[axes[0] if len(axes) == 1 else (axes or None) for axes in axes_per_dim])
 
 
+def entry_axes(entry: object) -> Axes:
+    """The axes in one entry of a PartitionSpec: the inverse of what `partition_spec` writes there."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)  # type: ignore[arg-type]
+
+
 def _unknown_axis(axis: str, line: str, mesh_axes: tuple[str, ...]) -> Finding:
     return Finding(
         ERROR,

@@ -12,9 +12,8 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from meshtrain.layout import ArraySpec, Placement, Rules, Tree, map_specs
+from meshtrain.layout.rules import Axes, entry_axes
 from meshtrain.parallel.shard import free_axes, without
-
-Axes = tuple[str, ...]
 
 EXPERT = "expert"  # the dim of weights that may be cut
 
@@ -95,5 +94,5 @@ def on_rows(
 def part_spec(axes: Axes, spec: P) -> P:
     """[parts, ...]: the sums of all devices, where `spec` is that of one: a part for each device along the axes that do
     not cut it."""
-    cut = tuple(axis for entry in spec for axis in ((entry,) if isinstance(entry, str) else entry or ()))
+    cut = tuple(axis for entry in spec for axis in entry_axes(entry))
     return P(without(axes, cut) or None, *spec)

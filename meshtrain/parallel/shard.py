@@ -12,6 +12,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from meshtrain.layout import Placement, Tree
+from meshtrain.layout.rules import entry_axes
 
 
 def on_shards(place: Placement, f: Callable[..., Any], in_specs: Tree, out_specs: Tree) -> Callable[..., Any]:
@@ -78,7 +79,7 @@ def without(axes: tuple[str, ...], *taken: tuple[str, ...]) -> tuple[str, ...]:
 
 def spec_without(spec: PartitionSpec, taken: tuple[str, ...]) -> PartitionSpec:
     """The spec without these axes."""
-    return PartitionSpec(*(without(_axes(entry), taken) or None for entry in spec))
+    return PartitionSpec(*(without(entry_axes(entry), taken) or None for entry in spec))
 
 
 def shard_index(axes: tuple[str, ...]) -> jax.Array | int:
@@ -101,10 +102,6 @@ def _free(spec: PartitionSpec) -> PartitionSpec:
     return spec_without(spec, jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def _axes(entry: Any) -> tuple[str, ...]:
-    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-
-
 def _is_spec(leaf: object) -> bool:
     return isinstance(leaf, PartitionSpec)
 
@@ -112,4 +109,4 @@ def _is_spec(leaf: object) -> bool:
 def _mentioned(specs: Tree) -> Iterator[str]:
     for spec in jax.tree.leaves(specs, is_leaf=_is_spec):
         for entry in spec:
-            yield from _axes(entry)
+            yield from entry_axes(entry)

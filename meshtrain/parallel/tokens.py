@@ -14,9 +14,8 @@ from jax.sharding import PartitionSpec
 
 from meshtrain.layout import Placement
 from meshtrain.layout.order import token_of
+from meshtrain.layout.rules import Axes
 from meshtrain.parallel.shard import free_axes, held_axes, shard_index, without
-
-Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from meshtrain.layout import Placement, Tree
+from meshtrain.layout.rules import Axes
 from meshtrain.model import ModelConfig
 from meshtrain.model.decoder import all_sums
 from meshtrain.model.losses import RouterSums, zero_sums
 from meshtrain.parallel import LossSums
-from meshtrain.parallel.rows import Axes, on_rows, own_axes, own_rows, own_specs
+from meshtrain.parallel.rows import on_rows, own_axes, own_rows, own_specs
 from meshtrain.step.microbatches import Batch, microbatches
 from meshtrain.step.pipeline import PipelineStep, total
 from meshtrain.step.routing import needs_load, num_routed

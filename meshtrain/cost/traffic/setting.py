@@ -13,10 +13,9 @@ from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic.turns import Turns, make_turns
 from meshtrain.layout import ArraySpec, Placement
 from meshtrain.layout.inventory import axes_of, local_bytes
+from meshtrain.layout.rules import Axes
 from meshtrain.parallel.pipeline.share import token_share
 from meshtrain.step import StepConfig
-
-Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec
 
 from meshtrain.layout import Placement
+from meshtrain.layout.rules import Axes
 from meshtrain.parallel.shard import free_axes, without
-
-Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from meshtrain.layout import Placement
-from meshtrain.parallel.rows import Axes, own_axes, own_rows
+from meshtrain.layout.rules import Axes
+from meshtrain.parallel.rows import own_axes, own_rows
 
 
 class TokenShare(NamedTuple):
