@@ -5,6 +5,7 @@ whole view: rules that nothing uses, axes that nothing is cut over, work that is
 """
 
 import math
+from dataclasses import replace
 
 from meshtrain.layout.array import ArraySpec
 from meshtrain.layout.dims import INHERITED
@@ -12,6 +13,7 @@ from meshtrain.layout.exchange import exchange_findings
 from meshtrain.layout.finding import ERROR, NOTE, WARNING, Finding, merge
 from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS, Inventory, axes_of, local_bytes
 from meshtrain.layout.placement import PADDED, REPLICATED, Placement
+from meshtrain.layout.rules import row_text
 from meshtrain.layout.words import plural, size_text
 
 # An array counts as replicated by accident where this share of its class is cut over an axis and the array, which is
@@ -27,7 +29,7 @@ def check(place: Placement, arrays: Inventory, global_batch: int, fast_devices: 
         for finding in place.problems(kind, physical.dims, physical.shape):
             if findings and finding.where == place.rules(kind).source.get("batch"):
                 continue  # said in terms of the global batch already
-            findings.append(_of_array(finding, f"{kind}/{path}"))
+            findings.append(replace(finding, arrays=(*finding.arrays, f"{kind}/{path}")))
     findings += _unused_rules(place, arrays) + exchange_findings(place, arrays) + _tokens_on_stages(place)
     if not findings or all(finding.severity != "error" for finding in findings):
         used = {kind: [(path, spec, axes_of(place, kind, spec)) for path, spec in arrays.named(kind)] for kind in KINDS}
@@ -40,12 +42,6 @@ def check(place: Placement, arrays: Inventory, global_batch: int, fast_devices: 
 
 
 Used = dict[str, list[tuple[str, ArraySpec, tuple[tuple[str, ...], ...]]]]
-
-
-def _of_array(finding: Finding, path: str) -> Finding:
-    return Finding(
-        finding.severity, finding.code, finding.where, finding.message, finding.remedy, arrays=(*finding.arrays, path)
-    )
 
 
 def _unused_rules(place: Placement, arrays: Inventory) -> list[Finding]:
@@ -117,9 +113,8 @@ def _idle_axes(place: Placement, used: Used) -> list[Finding]:
 
 
 def _share_batch(place: Placement, axis: str) -> str:
-    batch = place.rules("activations").axes("batch")
-    value = f'"{axis}"' if not batch else "(" + ", ".join(f'"{a}"' for a in (*batch, axis)) + ")"
-    return f"Give each its part of the batch: rules.batch={value}, or mesh.{axis}=1"
+    batch = (*place.rules("activations").axes("batch"), axis)
+    return f"Give each its part of the batch: rules.batch={row_text(batch)}, or mesh.{axis}=1"
 
 
 def _replicated_by_accident(place: Placement, used: Used) -> list[Finding]:
@@ -152,8 +147,7 @@ def _wasted(place: Placement, kind: str, path: str, spec: ArraySpec, axis: str, 
     free.sort(key=lambda dim: (bool(rules.axes(dim)), dim in ("layers", "head_dim")))
     section = "rules" if any(axis in axes for axes in place.rules("use").rows.values()) else kind
     axes = (*rules.axes(free[0]), axis) if free else ()
-    value = f'"{axis}"' if len(axes) == 1 else "(" + ", ".join(f'"{a}"' for a in axes) + ")"
-    remedy = f"{section}.{free[0]}={value} would cut it." if free else "None of its dims divides."
+    remedy = f"{section}.{free[0]}={row_text(axes)} would cut it." if free else "None of its dims divides."
     message = (
         f"each of its {size} devices holds all of {path} [{', '.join(spec.dims)}] ({kind}), where most of that class is"
         f" cut over it: {size_text(lost)} per device more than needed."

@@ -14,7 +14,7 @@ from meshtrain.layout.finding import ERROR, NOTE, WARNING, Finding
 from meshtrain.layout.inventory import Inventory
 from meshtrain.layout.order import num_chunks, order_axes, uneven
 from meshtrain.layout.placement import Placement
-from meshtrain.layout.rules import Axes
+from meshtrain.layout.rules import Axes, row_text
 from meshtrain.layout.words import plural
 
 
@@ -64,7 +64,8 @@ def _without_length(place: Placement) -> list[Finding]:
 
 
 def _unreachable(place: Placement) -> Finding:
-    message = f"'local' reaches only the keys on its own device, but rules.length cuts the length over {_cut(place)}."
+    cut = place.text(place.axes("length"))
+    message = f"'local' reaches only the keys on its own device, but rules.length cuts the length over {cut}."
     return Finding(ERROR, "length-cut", "attention", message, "attention='ring', 'gather' or 'ulysses' would work.")
 
 
@@ -81,7 +82,7 @@ def heads_text(place: Placement, num_heads: int, swap: int) -> str:
     if num_heads % swap == 0:
         return ""
     fitting = [n for n in range(1, swap + 1) if num_heads % n == 0 and swap % n == 0]
-    axes = " x ".join(f"{axis}={place.axis_sizes[axis]}" for axis in exchange_axes(place).swap)
+    axes = place.text(exchange_axes(place).swap)
     return (
         f"{place.layout.attention!r} shares the {plural(num_heads, 'query head')} of a device out over {axes} (the last"
         f" of rules.length), and {num_heads} does not divide by {swap}. {max(fitting)} devices would work, or"
@@ -96,15 +97,11 @@ def _stream(place: Placement) -> list[Finding]:
     if stream[: len(length)] == length:
         return []
     wanted = (*length, *(axis for axis in stream if axis not in length))
-    value = f'"{wanted[0]}"' if len(wanted) == 1 else "(" + ", ".join(f'"{axis}"' for axis in wanted) + ")"
+    cut = place.text(place.axes("length"))
     state = f"cut over {' x '.join(stream)}" if stream else "whole on each device"
     message = (
-        f"attention and MLP have their positions cut over {_cut(place)}, but the residual stream between them is"
+        f"attention and MLP have their positions cut over {cut}, but the residual stream between them is"
         f" {state}: its memory does not shrink with the length's axes, and every layer sends it back and forth."
     )
     where = " and ".join(rules.source[dim] for dim in ("length", "stream") if dim in rules.source)
-    return [Finding(WARNING, "stream-not-cut", where, message, f"Write activations.stream={value}.")]
-
-
-def _cut(place: Placement) -> str:
-    return " x ".join(f"{axis}={place.axis_sizes[axis]}" for axis in place.axes("length"))
+    return [Finding(WARNING, "stream-not-cut", where, message, f"Write activations.stream={row_text(wanted)}.")]

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from meshtrain.errors import InputError
 from meshtrain.layout.finding import ERROR, Finding, raise_errors
+from meshtrain.layout.words import sizes_text
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # XLA ends the process at other names
 FILL = -1  # the size of the one axis that takes what is left of the devices
@@ -67,7 +68,7 @@ class MeshShape:
         """Axis sizes for this many devices; InputError, with sizes that would work, where they do not multiply up."""
         sizes = dict(self.sizes)
         known = math.prod(size for size in sizes.values() if size != FILL)
-        text = " x ".join(f"{axis}={size}" for axis, size in sizes.items()) or "no axes"
+        text = sizes_text(sizes) or "no axes"
         filled = next((axis for axis, size in sizes.items() if size == FILL), None)
         if filled is not None:
             if num_devices % known:

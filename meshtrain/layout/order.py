@@ -67,7 +67,7 @@ def uneven(place: Placement, length: int) -> tuple[str, str, str] | None:
     if length % unit == 0:
         return None
     below, above = length // unit * unit, -(-length // unit) * unit
-    cut = " x ".join(f"{axis}={place.axis_sizes[axis]}" for axis in place.axes("length"))
+    cut = place.text(place.axes("length"))
     parts = f"{num_shards} pairs of chunks (order='zigzag')" if chunks > 1 else "as many parts"
     problem = f"{length} tokens do not divide over {cut} (rules.length) into {parts}, a multiple of {unit}."
     return "data.length", problem, f"data.length={f'{below} or {above}' if below else above} would work."

@@ -20,7 +20,7 @@ from meshtrain.layout.gather import gather_for_use
 from meshtrain.layout.layout import Layout
 from meshtrain.layout.mesh import MeshShape, abstract_mesh, build_mesh
 from meshtrain.layout.rules import Axes, Rules, entry_axes, partition_spec
-from meshtrain.layout.words import plural
+from meshtrain.layout.words import plural, sizes_text
 
 PADDED = "vocab"  # padded until its axes divide it
 LAYERS = "layers"  # cut into pieces by a pipeline
@@ -86,6 +86,10 @@ class Placement:
         """Over how many devices these axes go together."""
         return math.prod(self.axis_sizes[axis] for axis in axes)
 
+    def text(self, axes: Axes) -> str:
+        """These axes with their sizes, for errors: `data=2 x stage=4`."""
+        return sizes_text({axis: self.axis_sizes[axis] for axis in axes})
+
     def spec(self, kind: str, dims: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
         """PartitionSpec of an array; InputError where a dim does not divide or an axis would stand twice."""
         raise_errors(self.problems(kind, dims, shape))
@@ -117,7 +121,7 @@ class Placement:
             ERROR,
             "does-not-divide",
             rules.source[dim],
-            f"{' x '.join(f'{axis}={self.axis_sizes[axis]}' for axis in axes)} would cut the dim {dim!r} (size {size},"
+            f"{self.text(axes)} would cut the dim {dim!r} (size {size},"
             f" {DIMS[dim].meaning}) into {shards} parts, and {size} does not divide by {shards}.",
             _sizes_that_divide(size, shards, axes),
         )
@@ -243,7 +247,7 @@ class Placement:
         if global_batch >= 1 and global_batch % unit == 0:
             return []
         below, above = global_batch // unit * unit, -(-max(global_batch, 1) // unit) * unit
-        axes = " x ".join(f"{axis}={self.axis_sizes[axis]}" for axis in self.axes("batch")) or "no axis"
+        axes = self.text(self.axes("batch")) or "no axis"
         near = f"{below} or {above}" if below > 0 and below != above else f"{above}"
         return [
             Finding(

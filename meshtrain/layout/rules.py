@@ -5,7 +5,7 @@ earlier one: params -> grads -> optimizer. Activations stand apart. So ZeRO is n
 dim of the weights is first put on the data axis.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax.sharding import PartitionSpec
@@ -95,6 +95,11 @@ class Rules:
 def partition_spec(axes_per_dim: list[Axes]) -> PartitionSpec:
     """PartitionSpec from a tuple of axes per dimension: one axis stands bare, none is None."""
     return PartitionSpec(*[axes[0] if len(axes) == 1 else (axes or None) for axes in axes_per_dim])
+
+
+def row_text(axes: Sequence[str]) -> str:
+    """The value of a row as a layout file writes it: `"data"`, or `("data", "stage")`."""
+    return f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{axis}"' for axis in axes) + ")"
 
 
 def entry_axes(entry: object) -> Axes:

@@ -1,6 +1,6 @@
-"""Numbers in words: sizes, counts, lists. Decimal units throughout (1 kB = 1000 bytes), as on data sheets."""
+"""Numbers in words: sizes, counts, lists, meshes. Decimal units throughout (1 kB = 1000 bytes), as on data sheets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def size_text(num_bytes: float) -> str:
@@ -21,6 +21,11 @@ def plural(count: int, noun: str) -> str:
     if noun.endswith("y") and noun[-2] not in "aeiou":
         return f"{count:,} {noun[:-1]}ies"
     return f"{count:,} {noun}{'es' if noun.endswith(('ch', 's')) else 's'}"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Mesh axes with their sizes: `data=2 x stage=4`; "" for none."""
+    return " x ".join(f"{axis}={size}" for axis, size in sizes.items())
 
 
 def listing(words: Iterable[str]) -> str:

@@ -22,9 +22,8 @@ def check_local(place: Placement, others: list[str]) -> None:
     axes = free_axes(place, "length")
     if not axes:
         return
-    cut = " x ".join(f"{axis}={place.axis_sizes[axis]}" for axis in axes)
     exchange = f"attention={' or '.join(repr(name) for name in others)} would work, or a" if others else "A"
     raise InputError(
-        f"attention: 'local' reaches only the keys on its own device, but the length is cut over {cut}"
+        f"attention: 'local' reaches only the keys on its own device, but the length is cut over {place.text(axes)}"
         f" (rules.length). {exchange} layout without the row `length` would work."
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from meshtrain.audit.ledger import STATUSES, Entry, Ledger
-from meshtrain.layout.words import plural, size_text
+from meshtrain.layout.words import plural, size_text, sizes_text
 from meshtrain.run.audit.report import AuditReport
 from meshtrain.run.show.text import aligned
 
@@ -12,7 +12,7 @@ SMALL = 1e-4  # of all bytes: lines below are summed up
 
 def audit_text(report: AuditReport) -> str:
     """The whole report."""
-    mesh = " x ".join(f"{axis}={size}" for axis, size in report.mesh.items()) or "one device"
+    mesh = sizes_text(report.mesh) or "one device"
     lines = [
         f"{report.name} on {report.num_devices:,} x {report.gpu}, mesh {mesh}",
         "",

@@ -2,7 +2,7 @@
 
 from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS
 from meshtrain.layout.table import Row
-from meshtrain.layout.words import plural, size_text
+from meshtrain.layout.words import plural, size_text, sizes_text
 from meshtrain.run.show.report import Report
 from meshtrain.run.show.text import aligned, findings_text, shape_text
 
@@ -23,7 +23,7 @@ def difference_text(old: Report, new: Report) -> str:
 
 
 def _mesh(report: Report) -> str:
-    return " x ".join(f"{axis}={size}" for axis, size in report.place.axis_sizes.items()) or "one device"
+    return sizes_text(report.place.axis_sizes) or "one device"
 
 
 def _bytes(old: Report, new: Report) -> list[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from meshtrain.layout.inventory import WEIGHT_KINDS
 from meshtrain.layout.order import num_chunks
 from meshtrain.layout.picture import array_picture, mesh_picture
 from meshtrain.layout.table import Row, gathered
-from meshtrain.layout.words import listing, plural, size_text
+from meshtrain.layout.words import listing, plural, size_text, sizes_text
 from meshtrain.run.show.pipeline import pipeline_text
 from meshtrain.run.show.report import Report
 
@@ -49,7 +49,7 @@ def report_text(report: Report, pictures: Sequence[str] = ()) -> str:
 def _heading_facts(report: Report) -> list[str]:
     place = report.place
     layout, parts = place.layout, place.num_shards("batch")
-    mesh = " x ".join(f"{axis}={size}" for axis, size in place.axis_sizes.items()) or "one device, no axes"
+    mesh = sizes_text(place.axis_sizes) or "one device, no axes"
     each = report.global_batch // (parts * place.num_microbatches)
     over = f" ({' x '.join(place.axes('batch'))})" if parts > 1 else ""
     batch = f"{plural(report.global_batch, 'sequence')} x {report.length:,} tokens"
