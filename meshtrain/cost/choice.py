@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from meshtrain.layout import named_specs
 from meshtrain.layout.dims import INHERITED
+from meshtrain.layout.layout import REMAT
 from meshtrain.layout.pipeline import KEEPS, even
+from meshtrain.layout.roles import ZERO
 from meshtrain.model import ModelConfig, describe
 
-ZERO_CLASS = {1: "optimizer", 2: "grads", 3: "params"}
-REMATS = ("none", "dots", "names", "full")
+ZERO_CLASS = {stage: kind for kind, stage in ZERO.items()}
 ROWS_AT_ONCE = (1, 2, 4, 8)
 REPEATS = (2, 4, 8)
 SHORTEST = 1024  # tokens of a row's part, where rows are cut
@@ -212,7 +213,7 @@ def _dense_choices(sizes: Sizes, model: ModelConfig, global_batch: int) -> Itera
     stored = parts > 1 and all(size % parts == 0 for size in _stored_widths(model))
     for at_once in (n for n in ROWS_AT_ONCE if rows % n == 0 and (sizes.stage == 1 or n <= 2)):
         num = rows // at_once
-        for remat in REMATS:
+        for remat in REMAT:
             if sizes.stage == 1:
                 for zero in range(4 if stored else 1):
                     yield Choice(sizes, zero, remat, num)

@@ -10,6 +10,7 @@ from functools import cache
 
 from meshtrain.layout import Placement, named_specs
 from meshtrain.layout.inventory import WEIGHT_KINDS, Named, local_bytes
+from meshtrain.layout.roles import ZERO
 from meshtrain.model import ModelConfig, describe
 from meshtrain.model.flops import count_parameters
 from meshtrain.step import StepConfig, state_specs
@@ -75,12 +76,8 @@ class PerParameter:
 
     def state_bytes(self, num_parameters: float, stage: int, num_shards: int) -> float:
         """Bytes per device with the classes of a ZeRO stage (0 to 3) cut into `num_shards`: THEORY's table."""
-        parts = {kind: num_shards if stage >= needed else 1 for kind, needed in FIRST_CUT.items()}
+        parts = {kind: num_shards if stage >= needed else 1 for kind, needed in ZERO.items()}
         return num_parameters * sum(getattr(self, kind) / parts[kind] for kind in WEIGHT_KINDS)
-
-
-# The ZeRO stage from which on a class is stored in parts.
-FIRST_CUT = {"params": 3, "grads": 2, "optimizer": 1}
 
 
 def per_parameter(config: StepConfig, accumulate: int = 1) -> PerParameter:

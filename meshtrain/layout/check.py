@@ -31,7 +31,7 @@ def check(place: Placement, arrays: Inventory, global_batch: int, fast_devices: 
                 continue  # said in terms of the global batch already
             findings.append(replace(finding, arrays=(*finding.arrays, f"{kind}/{path}")))
     findings += _unused_rules(place, arrays) + exchange_findings(place, arrays) + _tokens_on_stages(place)
-    if not findings or all(finding.severity != "error" for finding in findings):
+    if not findings or all(finding.severity != ERROR for finding in findings):
         used = {kind: [(path, spec, axes_of(place, kind, spec)) for path, spec in arrays.named(kind)] for kind in KINDS}
         findings += _idle_axes(place, used)
         findings += _replicated_by_accident(place, used)

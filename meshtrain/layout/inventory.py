@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshtrain.layout.array import ArraySpec
+from meshtrain.layout.layout import WEIGHT_KINDS
 from meshtrain.layout.placement import Placement
 from meshtrain.layout.rules import entry_axes
 
 Named = tuple[tuple[str, ArraySpec], ...]
 
-WEIGHT_KINDS = ("params", "grads", "optimizer")
 KINDS = (*WEIGHT_KINDS, "activations")
 
 

@@ -15,10 +15,10 @@ from meshtrain.layout.mesh import MeshShape
 from meshtrain.layout.pipeline import Pipeline
 from meshtrain.layout.rules import Rules
 
-REMAT = ("none", "full", "dots", "names")
+REMAT = ("none", "dots", "names", "full")
 ATTENTION = ("local", "gather", "ring", "ulysses", "usp")
 ORDER = ("contiguous", "zigzag")
-WEIGHT_CLASSES = ("params", "grads", "optimizer")
+WEIGHT_KINDS = ("params", "grads", "optimizer")
 
 _NO_RULES = Rules({}, {})
 
@@ -87,12 +87,12 @@ class Layout:
 def _rules(mapping: Mapping[str, Any], mesh_axes: tuple[str, ...], findings: list[Finding]) -> dict[str, Rules]:
     """The rows of every class: activations on top of `rules`; params, grads, optimizer on top of the one before."""
     own: dict[str, Rules] = {}
-    for key in ("rules", "activations", *WEIGHT_CLASSES):
+    for key in ("rules", "activations", *WEIGHT_KINDS):
         section = attempt(findings, "bad-value", _section, mapping.get(key), key) or {}
         own[key] = Rules.parse(section, key, mesh_axes, findings)
     found = {"rules": own["rules"], "activations": own["rules"].override(own["activations"])}
     rules = own["rules"]
-    for key in WEIGHT_CLASSES:
+    for key in WEIGHT_KINDS:
         findings += [_no_weight(key, dim) for dim in own[key].rows if not DIMS[dim].weight]
         rules = rules.override(own[key].of([dim for dim in own[key].rows if DIMS[dim].weight]))
         found[key] = rules

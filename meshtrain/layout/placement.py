@@ -17,7 +17,7 @@ from meshtrain.layout.array import ArraySpec, Tree, map_specs
 from meshtrain.layout.dims import DIMS
 from meshtrain.layout.finding import ERROR, Finding, raise_errors
 from meshtrain.layout.gather import gather_for_use
-from meshtrain.layout.layout import Layout
+from meshtrain.layout.layout import WEIGHT_KINDS, Layout
 from meshtrain.layout.mesh import MeshShape, abstract_mesh, build_mesh
 from meshtrain.layout.rules import Axes, Rules, entry_axes, partition_spec
 from meshtrain.layout.words import plural, sizes_text
@@ -145,9 +145,7 @@ class Placement:
             return int(self.layout.pipeline.layer_ids(size, self.num_stages).size)
         if dim != PADDED:
             return size
-        multiple = math.lcm(
-            *(self.num_shards(PADDED, kind) for kind in ("use", "params", "grads", "optimizer", "activations"))
-        )
+        multiple = math.lcm(*(self.num_shards(PADDED, kind) for kind in ("use", *WEIGHT_KINDS, "activations")))
         return -(-size // multiple) * multiple
 
     @property

@@ -11,6 +11,7 @@ from meshtrain.layout.order import order_axes
 from meshtrain.layout.placement import Placement
 from meshtrain.layout.words import listing, plural
 
+# The ZeRO stage from which on a class is stored in parts.
 ZERO = {"params": 3, "grads": 2, "optimizer": 1}
 
 # What is cut where an axis is mapped to this dim in every class, that is, also while a weight is used.

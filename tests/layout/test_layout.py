@@ -33,7 +33,7 @@ def message(**declared: object) -> str:
         (dict(mesh=dict(data=1), accumulate=True), "accumulate: expected a whole number"),
         (
             dict(mesh=dict(data=1), remat="ful"),
-            "remat: 'ful' is not one of none, full, dots, names. Did",
+            "remat: 'ful' is not one of none, dots, names, full. Did",
         ),
         (dict(mesh=dict(data=1), attention=3), "attention: 3 is not one of local, gather"),
         (dict(rules={}), "layout mine: `mesh` is missing; `mesh=dict(data=-1)` is one axis over all devices."),

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from meshtrain.layout import DIMS
-from meshtrain.layout.layout import REMAT, WEIGHT_CLASSES
+from meshtrain.layout.layout import REMAT, WEIGHT_KINDS
 from tests.run.proofs import MODELS
 
 NAMES = ("data", "tensor", "rows", "columns", "x", "fsdp", "a_b", "_1")
@@ -38,7 +38,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
             _give_role(draw, layout, axis)
     if draw(st.booleans()):
         layout["rules"].update(draw(rows(tuple(mesh), tuple(DIMS))))
-    for section in ("activations", *WEIGHT_CLASSES):
+    for section in ("activations", *WEIGHT_KINDS):
         if draw(st.integers(0, 4)) == 0:
             dims = tuple(DIMS) if section == "activations" else WEIGHT_DIMS
             layout[section] = {**layout.get(section, {}), **draw(rows(tuple(mesh), dims))}
@@ -76,7 +76,7 @@ def _give_role(draw: st.DrawFn, layout: dict[str, Any], axis: str) -> None:
     if role in ("batch", "zero"):
         rules["batch"] = (*rules.get("batch", ()), axis)
     if role == "zero":
-        section = layout.setdefault(draw(st.sampled_from(WEIGHT_CLASSES)), {})
+        section = layout.setdefault(draw(st.sampled_from(WEIGHT_KINDS)), {})
         dim = draw(st.sampled_from(["embed", "embed", "embed", *WEIGHT_DIMS]))
         section[dim] = (*section.get(dim, rules.get(dim, ())), axis)
     if role in ("tensor", "sequence"):
