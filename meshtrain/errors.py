@@ -60,6 +60,30 @@ class PeerError(MeshtrainError):
     exit_code = Exit.PEER_LOST
 
 
+def one_of(key: str, value: object, valid: Iterable[str]) -> str:
+    """`value`, where it is one of the words that a config key takes; else an InputError with all of them."""
+    words = tuple(valid)
+    if value not in words:
+        raise InputError(f"{key}: {value!r} is not one of {', '.join(words)}.{nearest(str(value), words)}")
+    return str(value)
+
+
+def whole_number(key: str, value: object, least: int = 1) -> None:
+    """InputError where the value of a config key is no whole number of at least so much."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{key}: expected a whole number of at least {least}, not {value!r}.")
+
+
+def known_keys(section: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    """InputError for the first key that a section of a config does not have."""
+    names = tuple(valid)
+    for key in given:
+        if key not in names:
+            raise InputError(
+                f"{section}.{key}: there is no such key.{nearest(key, names)} The keys are: {' '.join(names)}."
+            )
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint to append to an error: ` Did you mean 'x'?`, or nothing where no valid name is close."""
     found = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)

@@ -15,7 +15,7 @@ from meshtrain.audit.collectives import Found
 from meshtrain.audit.ledger import Ledger
 from meshtrain.cost.collective import KINDS
 from meshtrain.cost.quantity import read_bytes
-from meshtrain.errors import InputError, MeshtrainError, nearest
+from meshtrain.errors import InputError, MeshtrainError, known_keys, nearest
 from meshtrain.layout.words import size_text
 
 KEYS = ("memory", "wire", "surprising", "collectives", "others")
@@ -43,10 +43,7 @@ class Budget:
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> "Budget":
         """InputError for a key or a value that is not of these forms."""
-        for key in mapping:
-            if key not in KEYS:
-                keys = " ".join(KEYS)
-                raise InputError(f"budget.{key}: there is no such key.{nearest(key, KEYS)} The keys are: {keys}.")
+        known_keys("budget", mapping, KEYS)
         limits = {key: _bytes(mapping.get(key), f"budget.{key}") for key in KEYS if key != "collectives"}
         lines: dict[tuple[str, tuple[str, ...]], float] = {}
         given = mapping.get("collectives") or ()

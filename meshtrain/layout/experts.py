@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import InputError, known_keys, one_of
 
 DISPATCHES = ("dropless", "capacity")
 
@@ -31,15 +31,9 @@ class Experts:
             return value
         if not isinstance(value, Mapping):
             raise InputError(f"{key}: expected a dict, such as {key}=dict(dispatch='dropless'), not {value!r}.")
-        valid = [f.name for f in fields(cls)]
-        for name in value:
-            if name not in valid:
-                hint = nearest(name, valid)
-                raise InputError(f"{key}.{name}: there is no such key.{hint} The keys are: {' '.join(valid)}.")
+        known_keys(key, value, (f.name for f in fields(cls)))
         dispatch, factor = value.get("dispatch", "dropless"), value.get("capacity_factor")
-        if dispatch not in DISPATCHES:
-            hint = nearest(str(dispatch), DISPATCHES)
-            raise InputError(f"{key}.dispatch: {dispatch!r} is not one of {', '.join(DISPATCHES)}.{hint}")
+        one_of(f"{key}.dispatch", dispatch, DISPATCHES)
         if dispatch == "dropless" and factor is not None:
             raise InputError(
                 f"{key}.capacity_factor: {factor} is set, but {key}.dispatch='dropless' drops nothing."

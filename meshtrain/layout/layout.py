@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import InputError, nearest, one_of
 from meshtrain.layout.dims import DIMS
 from meshtrain.layout.experts import Experts
 from meshtrain.layout.finding import ERROR, Finding, attempt, raise_errors
@@ -150,12 +150,7 @@ def _positive(value: Any, key: str) -> int:
 
 
 def _one_of(*words: str) -> Callable[[Any, str], str]:
-    def parse(value: Any, key: str) -> str:
-        if value not in words:
-            raise InputError(f"{key}: {value!r} is not one of {', '.join(words)}.{nearest(str(value), words)}")
-        return str(value)
-
-    return parse
+    return lambda value, key: one_of(key, value, words)
 
 
 # How each key that is no section of rules is read, and its value where it is not given.

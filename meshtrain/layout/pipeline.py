@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import InputError, known_keys, one_of
 from meshtrain.layout.words import plural
 
 GATHERS = ("step", "pass")
@@ -47,11 +47,7 @@ class Pipeline:
             raise InputError(
                 f"{key}: expected a dict, such as {key}=dict(schedule='1f1b', microbatches=8), or None, not {value!r}."
             )
-        valid = [f.name for f in fields(cls)]
-        for name in value:
-            if name not in valid:
-                hint = nearest(name, valid)
-                raise InputError(f"{key}.{name}: there is no such key.{hint} The keys are: {' '.join(valid)}.")
+        known_keys(key, value, (f.name for f in fields(cls)))
         for name in ("microbatches", "repeats"):
             number = value.get(name, 1)
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -61,8 +57,7 @@ class Pipeline:
         if not isinstance(value.get("schedule", ""), str):
             raise InputError(f"{key}.schedule: expected a name such as '1f1b', not {value['schedule']!r}.")
         for name, words in (("gather", GATHERS), ("keep", KEEPS)):
-            if value.get(name, words[0]) not in words:
-                raise InputError(f"{key}.{name}: {value[name]!r} is not one of {', '.join(words)}.")
+            one_of(f"{key}.{name}", value.get(name, words[0]), words)
         return cls(**{**value, "layers": _counts(value.get("layers"), f"{key}.layers")})
 
     @property

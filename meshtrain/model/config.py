@@ -7,7 +7,7 @@ fields and share one decoder. A value that makes no sense is an InputError that 
 import math
 from dataclasses import dataclass, fields
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import InputError, one_of, whole_number
 from meshtrain.model.moe_config import MoEConfig, check_pattern
 
 NORMS = ("rms", "layer")
@@ -36,7 +36,7 @@ class RopeScaling:
     mscale_all_dim: float | None = None
 
     def __post_init__(self) -> None:
-        _choice("rope_scaling.kind", self.kind, SCALINGS)
+        one_of("model.rope_scaling.kind", self.kind, SCALINGS)
         if not self.factor >= 1:
             raise InputError(f"model.rope_scaling.factor: {self.factor} would shorten the texts; it is at least 1.0.")
         if self.kind in ("llama3", "yarn") and self.original_length is None:
@@ -45,7 +45,7 @@ class RopeScaling:
                 " trained at, such as 8192."
             )
         if self.original_length is not None:
-            _positive("rope_scaling.original_length", self.original_length)
+            whole_number("model.rope_scaling.original_length", self.original_length)
         if self.kind == "llama3" and not 0 < self.low_freq_factor < self.high_freq_factor:
             raise InputError(
                 f"model.rope_scaling: low_freq_factor {self.low_freq_factor} must be above 0 and below high_freq_factor"
@@ -74,9 +74,9 @@ class LatentConfig:
 
     def __post_init__(self) -> None:
         for name in ("kv_rank", "nope_dim", "rope_dim", "value_dim"):
-            _positive(f"latent.{name}", getattr(self, name))
+            whole_number(f"model.latent.{name}", getattr(self, name))
         if self.query_rank is not None:
-            _positive("latent.query_rank", self.query_rank)
+            whole_number("model.latent.query_rank", self.query_rank)
         if self.rope_dim % 2:
             raise InputError(
                 f"model.latent.rope_dim: rotary positions turn pairs, and {self.rope_dim} is odd."
@@ -123,10 +123,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "embed", "num_heads", "num_kv_heads", "head_dim", "mlp", "vocab", "max_length"):
-            _positive(name, getattr(self, name))
-        _choice("norm", self.norm, NORMS)
-        _choice("activation", self.activation, ACTIVATIONS)
-        _choice("positions", self.positions, POSITIONS)
+            whole_number(f"model.{name}", getattr(self, name))
+        one_of("model.norm", self.norm, NORMS)
+        one_of("model.activation", self.activation, ACTIVATIONS)
+        one_of("model.positions", self.positions, POSITIONS)
         self._check_heads()
         self._check_window()
         self._check_factors()
@@ -225,7 +225,7 @@ class ModelConfig:
 
     def _check_window(self) -> None:
         if self.window is not None:
-            _positive("window", self.window)
+            whole_number("model.window", self.window)
         period = len(self.window_layers)
         if not period or self.num_layers % period:
             raise InputError(
@@ -245,13 +245,3 @@ class ModelConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"model.{name}: {value} is not above 0; None leaves it out.")
-
-
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"model.{name}: expected a whole number of at least 1, not {value!r}.")
-
-
-def _choice(name: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise InputError(f"model.{name}: {value!r} is not one of {', '.join(valid)}.{nearest(str(value), valid)}")

@@ -6,7 +6,7 @@ the field as `model.moe.<field>`, with the numbers and a value that would work.
 
 from dataclasses import dataclass
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import InputError, one_of, whole_number
 
 ROUTERS = ("softmax", "sigmoid")
 BALANCES = ("batch", "row")
@@ -35,11 +35,11 @@ class MoEConfig:
 
     def __post_init__(self) -> None:
         for name in ("num_experts", "top_k", "mlp", "num_groups", "top_groups", "every"):
-            _at_least(name, getattr(self, name), 1)
+            whole_number(f"model.moe.{name}", getattr(self, name))
         for name in ("num_shared", "first_dense"):
-            _at_least(name, getattr(self, name), 0)
-        _choice("router", self.router, ROUTERS)
-        _choice("balance_over", self.balance_over, BALANCES)
+            whole_number(f"model.moe.{name}", getattr(self, name), 0)
+        one_of("model.moe.router", self.router, ROUTERS)
+        one_of("model.moe.balance_over", self.balance_over, BALANCES)
         for name in ("bias_rate", "balance_loss", "z_loss"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"model.moe.{name}: {getattr(self, name)} must be at least 0 and finite; 0 is off.")
@@ -80,16 +80,6 @@ class MoEConfig:
                 f"model.moe.top_k: {self.top_k} experts cannot be chosen out of {self.top_groups} groups"
                 f" (model.moe.top_groups) of {self.group_size} experts each. model.moe.top_groups={enough} would work."
             )
-
-
-def _at_least(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"model.moe.{name}: expected a whole number of at least {least}, not {value!r}.")
-
-
-def _choice(name: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise InputError(f"model.moe.{name}: {value!r} is not one of {', '.join(valid)}.{nearest(str(value), valid)}")
 
 
 def check_pattern(moe: MoEConfig, num_layers: int, window_period: int, mlp_bias: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import optax
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import InputError, one_of
 from meshtrain.layout import ArraySpec, Placement, Tree, map_specs
 from meshtrain.layout.dims import STACKS, WIDTHS
 from meshtrain.step.muon import MatrixDims, scale_by_muon
@@ -44,10 +44,7 @@ class OptimizerConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise InputError(
-                f"optimizer.name: {self.name!r} is not one of {', '.join(NAMES)}.{nearest(self.name, NAMES)}"
-            )
+        one_of("optimizer.name", self.name, NAMES)
         if not self.learning_rate > 0 or self.eps <= 0 or self.weight_decay < 0:
             raise InputError(
                 f"optimizer: learning_rate={self.learning_rate} and eps={self.eps} must be above 0, and"
@@ -73,7 +70,7 @@ def decay_mask(specs: Tree) -> Tree:
 def make_optimizer(
     config: OptimizerConfig, specs: Tree, place: Placement | None = None
 ) -> optax.GradientTransformation:
-    """Updates at a learning rate of 1 for weights of these specs. place: where the state lies in parts, for what needs
+    """Updates at a learning rate of 1 for weights of these (logical) specs. place: where the state lies in parts, for what needs
     whole matrices; None for its structure alone, and for arrays that are whole."""
     mask = decay_mask(specs)
     if config.name == "adamw":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import one_of
 from meshtrain.layout import ArraySpec, Placement, Tree, map_specs
 
 COMPUTE = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -25,11 +25,7 @@ class Precision:
     compute: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.compute not in COMPUTE:
-            raise InputError(
-                f"precision.compute: {self.compute!r} is not one of {', '.join(COMPUTE)}."
-                + nearest(self.compute, COMPUTE)
-            )
+        one_of("precision.compute", self.compute, COMPUTE)
 
     @property
     def dtype(self) -> np.dtype:

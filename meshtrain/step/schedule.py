@@ -6,7 +6,7 @@ So the logged value, the value used and the formula are the same number, on ever
 import math
 from dataclasses import dataclass
 
-from meshtrain.errors import InputError, nearest
+from meshtrain.errors import InputError, one_of
 
 SHAPES = ("cosine", "wsd", "linear", "constant")
 
@@ -28,10 +28,7 @@ class ScheduleConfig:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        if self.shape not in SHAPES:
-            raise InputError(
-                f"schedule.shape: {self.shape!r} is not one of {', '.join(SHAPES)}.{nearest(self.shape, SHAPES)}"
-            )
+        one_of("schedule.shape", self.shape, SHAPES)
         if self.steps is not None and self.steps < 1:
             raise InputError(f"schedule.steps: {self.steps} must be at least 1, or None for the run's steps.")
         if self.warmup < 0 or not 0 <= self.final <= 1 or not 0 <= self.decay <= 1:
