@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from meshtrain.audit.ledger import STATUSES, Entry, Ledger
 from meshtrain.layout.words import plural, size_text, sizes_text
 from meshtrain.run.audit.report import AuditReport
-from meshtrain.run.show.text import aligned
+from meshtrain.run.terminal import aligned
 
 SMALL = 1e-4  # of all bytes: lines below are summed up
 
@@ -57,7 +57,7 @@ def memory_lines(report: AuditReport) -> list[str]:
     return lines
 
 
-def ledger_lines(ledger: Ledger, small: float = SMALL) -> list[str]:
+def ledger_lines(ledger: Ledger) -> list[str]:
     """Every collective: planned and found bytes that a device sends in a step, grouped by what became of the plan."""
     lines = [
         "LEDGER: bytes that one device sends in a step",
@@ -66,7 +66,7 @@ def ledger_lines(ledger: Ledger, small: float = SMALL) -> list[str]:
         + (f" ({ledger.found / ledger.planned - 1:+.2%})" if ledger.planned else "")
         + f"; {ledger.overlapped / ledger.found:.0%} of it beside compute" * bool(ledger.found),
     ]
-    least = small * max(ledger.found, ledger.planned)
+    least = SMALL * max(ledger.found, ledger.planned)
     for status in STATUSES:
         entries = sorted(ledger.of(status), key=lambda entry: -max(entry.found, entry.planned))
         shown = [entry for entry in entries if max(entry.found, entry.planned) >= least]

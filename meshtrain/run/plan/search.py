@@ -12,8 +12,8 @@ from meshtrain.cost.verdict import describe, seconds, waits
 from meshtrain.errors import StorageError
 from meshtrain.layout.words import plural, size_text
 from meshtrain.run.config import RunConfig
-from meshtrain.run.show.text import wrapped
 from meshtrain.run.startup import step_config
+from meshtrain.run.terminal import wrapped
 
 # What a layout that was searched for calls its axes.
 NAMES = AxisNames("data", "stage", "context", "model", "expert", "node")

@@ -5,7 +5,7 @@ from typing import Any
 
 from meshtrain.cost.serving import Serving
 from meshtrain.layout.words import plural, size_text
-from meshtrain.run.show.text import wrapped
+from meshtrain.run.terminal import wrapped
 
 
 def text(plan: Serving) -> str:

@@ -6,7 +6,8 @@ from meshtrain.layout.words import plural, size_text
 from meshtrain.run.plan.report import RESTART_SECONDS, SAVE_SECONDS, PlanReport
 from meshtrain.run.plan.traffic import traffic_lines
 from meshtrain.run.show.pipeline import pipeline_text
-from meshtrain.run.show.text import WIDTH, aligned, findings_text, shape_text
+from meshtrain.run.show.text import findings_text
+from meshtrain.run.terminal import WIDTH, aligned, shape_text
 
 BAR = 40
 

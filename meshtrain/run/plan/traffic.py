@@ -8,7 +8,7 @@ from meshtrain.cost.collective import Collective
 from meshtrain.cost.links import collective_seconds, group_of, wire
 from meshtrain.layout import Placement
 from meshtrain.layout.words import size_text
-from meshtrain.run.show.text import aligned
+from meshtrain.run.terminal import aligned
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshtrain.run.processes.environment import ThisProcess
+from meshtrain.run.terminal import aligned
 
 
 def describe(me: ThisProcess, num_devices: int | None = None) -> str:
@@ -29,7 +30,7 @@ def describe(me: ThisProcess, num_devices: int | None = None) -> str:
         rows.append(("local devices", str(num_devices), "config.cpu_devices or the mesh, over all processes"))
     if me.restarts:
         rows.append(("restarts", str(me.restarts), where("restarts")))
-    return f"started by: {me.launcher}\n" + _columns([("what", "value", "from"), *rows])
+    return f"started by: {me.launcher}\n" + "\n".join(aligned([("what", "value", "from"), *rows], right=False))
 
 
 def processes_table(cards: Sequence[Mapping[str, Any]]) -> str:
@@ -43,7 +44,7 @@ def processes_table(cards: Sequence[Mapping[str, Any]]) -> str:
             each = " each" if index - 1 > first else ""
             rows.append((numbers, str(cards[first]["host"]), f"{cards[first]['devices']} {cards[first]['kind']}{each}"))
             first = index
-    return _columns(rows)
+    return "\n".join(aligned(rows, right=False))
 
 
 def scattered(hosts: Sequence[str]) -> str | None:
@@ -57,9 +58,3 @@ def scattered(hosts: Sequence[str]) -> str | None:
             )
         seen.add(host)
     return None
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(f"  {line}" for line in lines)

@@ -4,7 +4,8 @@ from meshtrain.layout.inventory import KINDS, WEIGHT_KINDS
 from meshtrain.layout.table import Row
 from meshtrain.layout.words import plural, size_text, sizes_text
 from meshtrain.run.show.report import Report
-from meshtrain.run.show.text import aligned, findings_text, shape_text
+from meshtrain.run.show.text import findings_text
+from meshtrain.run.terminal import aligned, shape_text
 
 SETTINGS = ("accumulate", "remat", "attention", "order", "pipeline", "experts")
 

@@ -1,6 +1,5 @@
 """A report as text for the terminal: aligned, grouped, the words first, then the arrays, the totals, what is wrong."""
 
-import textwrap
 from collections.abc import Sequence
 
 from meshtrain.layout.finding import ERROR, NOTE, WARNING, Finding
@@ -11,8 +10,7 @@ from meshtrain.layout.table import Row, gathered
 from meshtrain.layout.words import listing, plural, size_text, sizes_text
 from meshtrain.run.show.pipeline import pipeline_text
 from meshtrain.run.show.report import Report
-
-WIDTH = 110
+from meshtrain.run.terminal import WIDTH, aligned, shape_text, wrapped
 
 HEADINGS = {
     "params": "PARAMS: the copy of the weights that computes",
@@ -99,22 +97,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     return row.path, row.cut, shape_text(row.shape), shape_text(row.local), dtype, size_text(row.num_bytes)
 
 
-def shape_text(shape: tuple[int, ...]) -> str:
-    """`2 x 64 x 128`."""
-    return " x ".join(f"{size:,}" for size in shape) or "one number"
-
-
-def aligned(table: Sequence[tuple[str, ...]], right: bool = True) -> list[str]:
-    """Columns as wide as their widest cell; the last one, which holds sizes, to the right."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = []
-    for row in table:
-        *first, last = row
-        cells = [cell.ljust(width) for cell, width in zip(first, widths, strict=False)]
-        lines.append("  " + "  ".join([*cells, last.rjust(widths[-1]) if right else last]))
-    return lines
-
-
 def _totals(report: Report) -> list[str]:
     total = sum(report.state_bytes.values())
     share = {kind: size_text(size) for kind, size in report.state_bytes.items()}
@@ -173,9 +155,4 @@ def findings_text(findings: Sequence[Finding]) -> list[str]:
                 more = [f"{len(finding.arrays) - 3:,} more"] if len(finding.arrays) > 3 else []
                 lines += wrapped(f"in {listing([*finding.arrays[:3], *more])}", "    ", "    ")
     counts = [plural(sum(f.severity == s for f in findings), s) for s in (ERROR, WARNING, NOTE)]
-    return [*lines, *([""] if lines else []), f"{', '.join(counts)}"]
-
-
-def wrapped(text: str, indent: str = "  ", first: str = "  ") -> list[str]:
-    """A sentence as lines of at most WIDTH."""
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return [*lines, *([""] if lines else []), ", ".join(counts)]
