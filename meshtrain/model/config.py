@@ -178,6 +178,11 @@ class ModelConfig:
         """The window of one layer."""
         return self.window if self.window_layers[layer % len(self.window_layers)] else None
 
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The windows that layers have, each once, in order."""
+        return tuple(dict.fromkeys(self.layer_window(layer) for layer in range(self.num_layers)))
+
     def _check_heads(self) -> None:
         if self.num_heads % self.num_kv_heads:
             fitting = [k for k in range(1, self.num_heads + 1) if self.num_heads % k == 0]

@@ -63,11 +63,10 @@ def cells(table: Table) -> dict[str, Any]:
 
 def balance_section(config: RunConfig, report: PlanReport) -> dict[str, Any] | None:
     """For each kind of layer the blocks of every shard, in one piece and in the zigzag; None where rows are not cut."""
-    place, length, model = report.place, report.length, config.model
+    place, length = report.place, report.length
     num_shards, chunks = num_chunks(place)
     if num_shards == 1:
         return None
-    windows = dict.fromkeys(model.layer_window(layer) for layer in range(model.num_layers))
     orders = {"contiguous": 1, "zigzag": 2}
     return {
         "order": "zigzag" if chunks == 2 else "contiguous",
@@ -75,7 +74,7 @@ def balance_section(config: RunConfig, report: PlanReport) -> dict[str, Any] | N
         "blocks": BLOCKS,
         "windows": [
             {"window": window} | {name: _blocks(num_shards, n, length, window) for name, n in orders.items()}
-            for window in windows
+            for window in config.model.windows
         ],
     }
 

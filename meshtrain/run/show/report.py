@@ -80,8 +80,7 @@ def make_report(
 
 def _balance(place: Placement, config: RunConfig) -> dict[int | None, list[int]]:
     """Window of the layers that have it -> blocks of attention for each shard of the length."""
-    windows = dict.fromkeys(config.model.layer_window(layer) for layer in range(config.model.num_layers))
-    counts = {window: balance(place, config.data.length, window) for window in windows}
+    counts = {window: balance(place, config.data.length, window) for window in config.model.windows}
     return {window: blocks for window, blocks in counts.items() if blocks}
 
 
