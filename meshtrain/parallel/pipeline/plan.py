@@ -4,7 +4,7 @@ A slot holds one message from the tick in which it arrives to the tick of its la
 plays the whole schedule with names in place of arrays, so that a slot overwritten too early is found before any step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -68,7 +68,8 @@ def make_plan(table: Table, keeps: bool = False) -> Plan:
     when, p, last = table.when, table.num_stages, table.num_pieces - 1
     ticks = {op: when[op] for op in (F, B, W)}
     trains = bool((when[B] != IDLE).any())
-    arrays = {name: np.full((table.num_ticks, p), IDLE, np.int32) for name in _ARRAYS}
+    names = [field.name for field in fields(Plan) if field.type is np.ndarray]
+    arrays = {name: np.full((table.num_ticks, p), IDLE, np.int32) for name in names}
     for op, letter in ((F, "f"), (B, "b"), (W, "w")):
         arrays[f"{letter}_microbatch"][:] = table.microbatch[:, op]
         arrays[f"{letter}_chunk"][:] = table.chunk[:, op]
@@ -106,12 +107,6 @@ def make_plan(table: Table, keeps: bool = False) -> Plan:
     )  # fmt: skip
     check_plan(plan)
     return plan
-
-
-_ARRAYS = (
-    "f_microbatch", "f_chunk", "f_x", "x_arrival", "b_microbatch", "b_chunk", "b_x", "b_dy", "dy_arrival",
-    "w_microbatch", "w_chunk", "b_tape", "w_tape", "f_kept", "b_kept", "f_y", "b_y",
-)  # fmt: skip
 
 
 def _slots(arrival: np.ndarray, end: np.ndarray, stages: np.ndarray, num_stages: int) -> tuple[np.ndarray, int]:
