@@ -17,8 +17,8 @@ Nothing half-made is left behind. Exit codes: 0 done, 2 bad input, 4 a folder th
 import sys
 from collections.abc import Sequence
 
-from meshtrain.errors import InputError, MeshtrainError
-from meshtrain.run.flags import NUMBER, TEXT, take
+from meshtrain.errors import Exit, InputError
+from meshtrain.run.flags import NUMBER, TEXT, exit_code, take
 
 FLAGS = {
     "import": dict(to=TEXT, layout=TEXT),
@@ -27,29 +27,25 @@ FLAGS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code. Problems that the user can act on are one message, without a trace."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or {"--help", "-h"} & set(arguments):
-        print(__doc__)
-        return 0 if arguments else InputError.exit_code
+    """Makes what is asked for; returns the exit code."""
     try:
-        convert(arguments[0], arguments[1:])
-        return 0
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return exit_code(convert, argv)
     except KeyboardInterrupt:
         print("interrupted: nothing half-made was left behind", file=sys.stderr)
-        return 130
+        return Exit.INTERRUPTED
 
 
-def convert(action: str, argv: Sequence[str]) -> None:
+def convert(argv: Sequence[str]) -> int:
     """The door's work; MeshtrainError for what the user can mend."""
+    if not argv or {"--help", "-h"} & set(argv):
+        print(__doc__)
+        return Exit.DONE if argv else Exit.BAD_INPUT
+    action, *rest = argv
     if action not in FLAGS:
         raise InputError(
             f"{action}: expected import or export, as in python -m meshtrain.convert import DIR --to FOLDER."
         )
-    flags, folders, rest = take(argv, FLAGS[action])
+    flags, folders, rest = take(rest, FLAGS[action])
     if rest:
         raise InputError(
             f"{rest[0]}: {action} has no such flag; it has --{', --'.join(FLAGS[action])}.".replace("_", "-")
@@ -60,12 +56,13 @@ def convert(action: str, argv: Sequence[str]) -> None:
 
     if action == "import":
         work.import_folder(folders[0], flags["to"], flags.get("layout"), print)
-        return
+        return Exit.DONE
     if ("cluster" in flags) != ("gpus" in flags):
         raise InputError("--cluster, --gpus: name both, for example --cluster configs/clusters/h100_roce.py --gpus 8.")
     serve_on = (flags["cluster"], flags["gpus"]) if "gpus" in flags else None
     step, dtype, shard_size = work.parse_step(flags.get("step")), flags.get("dtype"), flags.get("shard_size")
     work.export_folder(folders[0], flags["to"], step, dtype, shard_size, print, serve_on)
+    return Exit.DONE
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from meshtrain.errors import InputError, MeshtrainError
-from meshtrain.run.flags import NUMBER, SWITCH, take
+from meshtrain.errors import InputError
+from meshtrain.run.flags import NUMBER, SWITCH, exit_code, take
 from meshtrain.run.processes import local
 from meshtrain.run.processes.meeting import free_port
 
@@ -26,11 +26,7 @@ FLAGS = {"processes": NUMBER, "devices": NUMBER, "port": NUMBER, "wait": NUMBER,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Starts the processes and waits for them; returns the exit code."""
-    try:
-        return launch(sys.argv[1:] if argv is None else list(argv))
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
+    return exit_code(launch, argv)
 
 
 def launch(argv: Sequence[str]) -> int:
