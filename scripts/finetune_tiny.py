@@ -2,7 +2,7 @@
 
 A tiny Llama and its tokenizer are made on the spot (nothing is downloaded) and saved by transformers. Chats become
 token sets through its chat template, a run starts from the folder and learns the answers alone, the result is exported
-and loaded by transformers, which answers the questions. About a minute on two cores. Needs meshtrain[hf].
+and loaded by transformers, which answers the questions. Half a minute on two cores. Needs meshtrain[hf].
 """
 
 import importlib.util
