@@ -1,7 +1,9 @@
-"""`python -m meshtrain.prepare`: text, JSON lines or Parquet to token sets that a run trains on.
+"""Makes the token sets that a run trains on, of text, JSON lines or Parquet.
 
-python -m meshtrain.prepare --input 'books/**/*.txt' --tokenizer train:32000 --output corpora/books
-python -m meshtrain.prepare --input python-stdlib --tokenizer byte --output corpora/stdlib --held-out 0.02
+    python -m meshtrain.prepare --input 'books/**/*.txt' --tokenizer train:32000 --output corpora/books
+    python -m meshtrain.prepare --input python-stdlib --tokenizer byte --output corpora/stdlib --held-out 0.02
+
+Exit codes: 0 done, or already there from the same job; 2 the input is wrong; 130 interrupted: nothing is left behind.
 """
 
 import argparse
@@ -10,14 +12,14 @@ import sys
 import time
 from collections.abc import Sequence
 
-from meshtrain.errors import MeshtrainError
+from meshtrain.errors import Exit, MeshtrainError
 from meshtrain.io.config import PrepareConfig
 from meshtrain.io.corpus import STDLIB
 from meshtrain.io.preparation import Prepared, prepare
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done (or already there), 2 something to mend, 130 interrupted."""
+    """Makes the sets; returns the exit code."""
     config, progress = _parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing behind either
     began = time.monotonic()
@@ -28,13 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted: nothing half-made was left behind", file=sys.stderr)
-        return 130
+        return Exit.INTERRUPTED
     _report(prepared, time.monotonic() - began)
-    return 0
+    return Exit.DONE
 
 
 def _parse(arguments: Sequence[str] | None) -> tuple[PrepareConfig, bool]:
-    parser = argparse.ArgumentParser(prog="python -m meshtrain.prepare", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m meshtrain.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--input", nargs="+", action="extend", required=True, metavar="GLOB",
         help=f"files or patterns: .jsonl, .parquet, anything else is text, one document a file (each may be .gz but"
