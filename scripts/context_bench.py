@@ -61,26 +61,17 @@ def rounding() -> None:
 
 def make_step(layout: str, length: int) -> Any:
     """(compiled step of the tiny model for one row, placement, step config)."""
-    import jax
-    import numpy as np
-
+    from meshtrain.io.rows import batch_fields
     from meshtrain.model import ModelConfig
     from meshtrain.run import config_file
-    from meshtrain.step import StepConfig, make_train_step, state_specs
-    from meshtrain.step.state import abstract_state
+    from meshtrain.step import StepConfig
+    from meshtrain.step.lower import lower_step
 
     sizes = config_file.read(str(ROOT / "configs/models/tiny.py"), "model").values
     model = ModelConfig(**{**sizes, "max_length": length})
     place, config = placement(layout), StepConfig(model)
-    rows = place.sharding("activations", ("batch", "length"), (1, length))
-    batch = {
-        name: jax.ShapeDtypeStruct((1, length), np.int32, sharding=rows)
-        for name in ("tokens", "labels", "positions", "segments")
-    }
-    batch["index_B"] = jax.ShapeDtypeStruct((1,), np.uint32, sharding=place.sharding("activations", ("batch",), (1,)))
-    state = abstract_state(state_specs(model, config.optimizer), place)
-    step: Any = make_train_step(config, place)
-    return step.lower(state, batch, jax.ShapeDtypeStruct((), np.float32)).compile(), place, config
+    lowered = lower_step(config, place, 1, length, batch_fields(packed=True))
+    return lowered.compile(), place, config
 
 
 def memory(layout: str, lengths: list[int]) -> None:
