@@ -4,6 +4,7 @@ Loops multiply by their trip count. What stands in a branch may run less often t
 and `times` is then the most. A collective that the compiler has combined of several arrays is taken apart again.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -54,10 +55,7 @@ class Found:
 def read_collectives(module: Module, axis_sizes: Mapping[str, int], pipelined: bool = False) -> list[Found]:
     """Every array of every collective that runs, in the order of the program. pipelined: whether the step is one of a
     pipeline, whose passes JAX does not name."""
-    num_devices = 1
-    for size in axis_sizes.values():
-        num_devices *= size
-    reader = _Reader(module, dict(axis_sizes), num_devices, Origins(module), pipelined)
+    reader = _Reader(module, dict(axis_sizes), math.prod(axis_sizes.values()), Origins(module), pipelined)
     return [one for one in reader.walk(module.entry, 1, False, True, Origin()) if one.partners.size > 1]
 
 

@@ -7,6 +7,7 @@ A program's branches may run less often than its loops turn; there the plan's co
 So it does for how much a ragged exchange sends (`at_even_load`): only its buffers are in the program.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -132,10 +133,7 @@ def make_ledger(planned: Sequence[Collective], found: Sequence[Found]) -> Ledger
 
 
 def _is_few(one: Found) -> bool:
-    size = 1
-    for dim in one.shape:
-        size *= dim
-    return one.kind in ("all_reduce", "all_gather") and size <= FEW
+    return one.kind in ("all_reduce", "all_gather") and math.prod(one.shape) <= FEW
 
 
 def _take(need: _Need, items: Iterable[_Item], alike: Callable[[_Need, _Item], bool]) -> None:
