@@ -4,6 +4,9 @@ A weight declares its dims, an activation names them where it is constrained, an
 `q_BTNH` is therefore an array of dims (batch, length, heads, head_dim). Under `parallel/` a lower-case letter is
 this device's slice of the dim: `k_BsKH`. Two letters stand for the same dim where one array has it twice: S is the
 length on the key side, and W the head_dim of values where it may differ from that of keys.
+
+An activation may have dims of other names, too ("slot", "whole", "choice"): no layout has a row for them, so they stay
+whole on every device.
 """
 
 from dataclasses import dataclass

@@ -73,7 +73,8 @@ class RunConfig:
     max_skipped: int = 10
     # Virtual devices of the CPU: in a file, where there is no GPU and the mesh has a -1; as a flag, in any case.
     cpu_devices: int | None = None
-    # The folder of compiled programs; None: MESHTRAIN_CACHE or the user's cache folder; "off": none is kept.
+    # The folder of compiled programs; None: $MESHTRAIN_CACHE, $JAX_COMPILATION_CACHE_DIR or the user's cache folder;
+    # "off": none is kept.
     compilation_cache: str | None = None
     # FLOP/s of one device in the compute dtype, for the utilisation; None: from the kind of GPU.
     peak_flops: float | None = None
