@@ -51,6 +51,14 @@ def test_paths(page: str) -> None:
     assert [path for path in paths if not any(ROOT.glob(path.rstrip("/")))] == []
 
 
+def test_links() -> None:
+    titles = re.findall(r"^#+ (.+)$", README, re.M)
+    anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+    found = re.findall(r"\]\(#(.+?)\)", README)
+    assert found
+    assert set(found) <= anchors
+
+
 def test_doors_and_their_flags() -> None:
     found = [command for page in PAGES.values() for command in commands(page)]
     assert {door for door, _ in found} == set(DOORS)
