@@ -7,6 +7,7 @@ LAYOUT.py ...    the layouts to prove, anywhere on disk (default: the run's own)
 --against FILE   another layout as the reference (default: one device)
 --steps N        training steps (default 3)
 --devices N      virtual CPU devices (default 8, or more where a mesh has more than 3 axes)
+--gpus           the layouts run on this machine's GPUs (all, or --devices of them), one device is still the CPU
 
 Exit codes: 0 all are equal, 1 one differs, 2 one is refused or the input is wrong.
 """
@@ -16,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshtrain.errors import InputError
-from meshtrain.run.flags import NUMBER, TEXT, check_names, exit_code, take
+from meshtrain.run.flags import NUMBER, SWITCH, TEXT, check_names, exit_code, take
 
-FLAGS = dict(against=TEXT, steps=NUMBER, devices=NUMBER)
+FLAGS = dict(against=TEXT, steps=NUMBER, devices=NUMBER, gpus=SWITCH)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def prove_all(argv: Sequence[str]) -> int:
         return 0
     from meshtrain.run import proof
     from meshtrain.run.config import load
-    from meshtrain.run.distributed import set_up
+    from meshtrain.run.distributed import set_up, set_up_gpus
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -46,15 +47,19 @@ def prove_all(argv: Sequence[str]) -> int:
     requests = [load(replace(arguments, layout=file)) for file in files] or [load(arguments)]
     against = load(replace(arguments, layout=flags["against"]), "--against") if "against" in flags else None
     first, asked = requests[0], [*requests, *([against] if against else [])]
-    num_devices = flags.get("devices") or proof.devices_needed(request.layout for request in asked)
-    config = replace(first.config, cpu_devices=num_devices)
-    set_up(replace(first, config=config, flags=first.flags | {"cpu_devices"}), say)
+    config, num_devices, on_gpus = first.config, flags.get("devices"), "gpus" in flags
+    if on_gpus:
+        num_devices = set_up_gpus(first, num_devices, say)
+    else:
+        wanted = num_devices or proof.devices_needed(request.layout for request in asked)
+        config = replace(config, cpu_devices=wanted)
+        set_up(replace(first, config=config, flags=first.flags | {"cpu_devices"}), say)
 
     names = [request.layout_name for request in requests]
     names = [name if names.count(name) == 1 else file for name, file in zip(names, files or names, strict=True)]
     layouts = [proof.Declared(name, request.layout) for name, request in zip(names, requests, strict=True)]
     reference = proof.Declared(against.layout_name, against.layout) if against else None
-    made, placed = proof.prepare(config, layouts, reference, flags.get("devices"), flags.get("steps", 3))
+    made, placed = proof.prepare(config, layouts, reference, num_devices, flags.get("steps", 3), on_gpus)
     print(proof.preface(made), flush=True)
     verdicts = []
     for declared, place, findings in placed:

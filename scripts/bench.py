@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="default: all, one after the other")
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--last", type=int, default=10, help="median over this many last steps")
-    parser.add_argument("--cache", type=Path, help="a folder for the compilation cache (default: a new one, so a cold start)")
+    parser.add_argument(
+        "--cache", type=Path, help="a folder for the compilation cache (default: a new one, so a cold start)"
+    )
     options = parser.parse_args()
     variants = options.variant or list(VARIANTS)
     if len(variants) == 1:

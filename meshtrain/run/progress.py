@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from meshtrain.run.speech import say
+
 
 class Progress:
     """Prints to standard output; on a terminal, a bar on standard error takes the place of the lines of steps."""
@@ -72,16 +74,14 @@ class Progress:
         step = int(record["step"])
         with self._lock:
             if self._bar is not None:
-                self._bar.set_postfix_str(
-                    f"loss {record['loss']:.4f}, {record['tokens_per_s']:,.0f} tokens/s", refresh=False
-                )
+                self._bar.set_postfix_str(f"loss {record['loss']:.4f}, {', '.join(_speed(record))}", refresh=False)
                 self._bar.update(1)
         if record.get("skipped"):
             self.say(f"skipped step {step}: loss or gradient not finite, or no token counted; nothing was changed")
         if self._bar is None and self.is_logged(step):
             self.say(
                 f"step {step}/{self.num_steps}  loss {record['loss']:.4f}  grad_norm {record['grad_norm']:.3f}"
-                f"  lr {record['learning_rate']:.2e}  {record['tokens_per_s']:,.0f} tokens/s"
+                f"  lr {record['learning_rate']:.2e}  {'  '.join(_speed(record))}"
                 f"  {format_seconds(seconds_left)} left"
             )
 
@@ -104,10 +104,15 @@ class Progress:
 
     def _print(self, text: str, end: str = "\n") -> None:
         """Nobody reads any more (a closed terminal or pipe): the run goes on in silence."""
-        try:
-            print(text, end=end, flush=True)
-        except OSError:
+        if not say(text, end):
             self.quiet = True
+
+
+def _speed(record: Mapping[str, Any]) -> list[str]:
+    """Tokens per second, and what GPUs tell besides: their utilisation and the memory that was held at most."""
+    found = [f"{record['tokens_per_s']:,.0f} tokens/s"]
+    found += [f"mfu {record['mfu']:.1%}"] if "mfu" in record else []
+    return found + ([f"peak {record['peak_memory_gb']:.1f} GB"] if "peak_memory_gb" in record else [])
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -13,7 +13,7 @@ from meshtrain.errors import InputError
 from meshtrain.run import distributed
 from meshtrain.run.arguments import parse
 from meshtrain.run.config import load
-from meshtrain.run.report import peak_flops
+from meshtrain.run.report import peak_flops, peak_memory
 from tests.run.runs import LAYOUTS, write_run
 
 # (arguments, cpu_devices in the file, a GPU is there) -> CPU devices to make; None: the GPU's.
@@ -168,3 +168,30 @@ def test_cpu_devices_are_dealt_out_to_processes() -> None:
 )
 def test_no_peak_is_invented(kind: str, platform: str, peak: float | None) -> None:
     assert peak_flops(cast(Any, SimpleNamespace(device_kind=kind, platform=platform))) == peak
+
+
+def test_the_peak_of_memory_is_that_of_the_fullest_device() -> None:
+    def device(*held: int) -> Any:
+        stats = {"peak_bytes_in_use": held[0], "bytes_in_use": 1} if held else None
+        return SimpleNamespace(memory_stats=lambda: stats)
+
+    assert peak_memory([device(5), device(7), device(6)]) == 7
+    assert peak_memory([device(), device()]) is None
+    assert peak_memory(jax.local_devices()) is None  # CPUs do not say
+
+
+def test_asking_for_gpus_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(distributed, "has_gpu", lambda: False)
+    request = load(parse(write_run(tmp_path)))
+    with pytest.raises(InputError, match=r"--gpus: there is no GPU to use: JAX finds none"):
+        distributed.set_up_gpus(request, None, print)
+    monkeypatch.setattr(distributed, "has_gpu", lambda: True)
+    monkeypatch.setattr(distributed, "set_up", lambda request, say: 4)
+    assert distributed.set_up_gpus(request, None, print) == 4
+    assert distributed.set_up_gpus(request, 2, print) == 2
+    with pytest.raises(InputError, match=r"--devices 8: this machine has 4 GPUs; --devices 4 would work"):
+        distributed.set_up_gpus(request, 8, print)
+    request = load(parse([*write_run(tmp_path), "--config.cpu_devices=8"]))
+    with pytest.raises(InputError, match="the CPU was chosen"):
+        distributed.set_up_gpus(request, None, print)

@@ -32,6 +32,11 @@ def test_lines_at_the_first_every_nth_and_the_last_step(capsys: pytest.CaptureFi
     assert lines[2].startswith("skipped step 5:")
 
 
+def test_what_gpus_tell_stands_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress(1, 1).step(step_record(1) | {"mfu": 0.4123, "peak_memory_gb": 67.94}, seconds_left=None)
+    assert "12,346 tokens/s  mfu 41.2%  peak 67.9 GB  ? left" in capsys.readouterr().out
+
+
 def test_phases_end_with_their_time(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(1, 1)
     with progress.phase("one"):

@@ -8,6 +8,8 @@ import jax
 import pytest
 
 from meshtrain import prove
+from meshtrain.run import distributed
+from meshtrain.run.proof import outcome
 from tests.run.test_show import TENSOR, layout_file, run_file
 
 __all__ = ["run_file"]  # a fixture
@@ -97,3 +99,28 @@ def test_a_reference_that_cannot_be_read_is_not_replaced_by_one_device(
     code, text = proved(capsys, "--config", run_file, *here, "--against", wrong, wrong)
     assert code == 2
     assert "error: rules.bacth: there is no dim 'bacth'. Did you mean 'batch'?" in text
+
+
+@pytest.mark.slow
+def test_on_gpus_the_reference_is_a_cpu(
+    run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], here: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With CPU devices in the place of GPUs: layouts start from the reference's state, not from their own."""
+    code, text = proved(capsys, "--config", run_file, *here, "--gpus")
+    assert code == 2
+    assert "--gpus: there is no GPU to use" in text
+    initialised = []
+    original = outcome._initial
+
+    def counted(case: outcome.Case, specs: Any, place: Any) -> Any:
+        initialised.append(place.layout.name)
+        return original(case, specs, place)
+
+    monkeypatch.setattr(outcome, "_initial", counted)
+    monkeypatch.setattr(distributed, "set_up_gpus", lambda request, number, say: number or 4)
+    mine = layout_file(tmp_path, mesh=dict(data=-1), rules=dict(batch="data"), params=dict(embed="data"))
+    code, text = proved(capsys, "--config", run_file, *here, "--gpus", "--steps=1", mine)
+    assert code == 0
+    assert "in float32 on cpu devices, compared with one CPU device" in text
+    assert "mine data=4 " in text
+    assert initialised == ["one device"]

@@ -87,7 +87,8 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
     metrics: list[dict[str, float]] = []
     routers: list[Arrays] = []
     gradients: Arrays = {}
-    with Batches(
+    # Products in full float32: unasked, GPUs would round their factors to TF32.
+    with jax.default_matmul_precision("highest"), Batches(
         case.source,
         place,
         global_batch=case.global_batch,

@@ -16,7 +16,7 @@ import numpy as np
 from meshtrain.errors import InputError
 from meshtrain.layout import Finding, Layout, Placement, build_mesh, named_specs, single_placement
 from meshtrain.layout.finding import ERROR, merge, raise_errors
-from meshtrain.layout.mesh import FILL
+from meshtrain.layout.mesh import FILL, MeshShape
 from meshtrain.layout.roles import words
 from meshtrain.model import describe, initialize, loss_sums
 from meshtrain.run.config import RunConfig
@@ -75,7 +75,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Proof:
-    """The small case, the reference's outcome and what rounding explains of a difference from it."""
+    """The small case, the reference's outcome and what rounding explains of a difference from it.
+
+    on: what the layouts run on, in words. start: the state from which they start, where they do not make their own.
+    """
 
     shrunk: Shrunk
     case: Case
@@ -83,14 +86,23 @@ class Proof:
     reference: Outcome
     tolerances: Tolerances
     order: tuple[str, ...]
+    on: str = "virtual CPU devices"
+    start: TrainState | None = None
 
 
 def prepare(
-    config: RunConfig, layouts: Sequence[Declared], against: Declared | None, num_devices: int | None, num_steps: int
+    config: RunConfig,
+    layouts: Sequence[Declared],
+    against: Declared | None,
+    num_devices: int | None,
+    num_steps: int,
+    on_gpus: bool = False,
 ) -> tuple[Proof, list[tuple[Declared, Placement, tuple[Finding, ...]]]]:
     """Shrinks run and layouts, and runs the reference. Also each layout on its mesh, with what is wrong with it.
 
-    num_devices: None for NUM_DEVICES, or more where a mesh has more axes than they can fill.
+    num_devices: None for NUM_DEVICES, or more where a mesh has more axes than they can fill. on_gpus: the layouts run
+    on the devices that JAX takes by default, and a reference of one device on the CPU. All then start from the state
+    of the reference: the last bits of random numbers are not the same on both.
     """
     everything = [*layouts, *([against] if against else [])]
     parsed = [_parse(declared, num_devices) for declared in everything]
@@ -103,8 +115,10 @@ def prepare(
         (declared, _place(layout, sizes), tuple(findings))
         for declared, (layout, sizes, findings) in zip(everything, parsed, strict=True)
     ]
-    place = placed[-1][1] if against else single_placement()
-    proof = make_proof(shrunk, case, place, against.name if against else REFERENCE)
+    place = placed[-1][1] if against else _on_cpu() if on_gpus else single_placement()
+    proof = make_proof(shrunk, case, place, against.name if against else "one CPU device" if on_gpus else REFERENCE)
+    if on_gpus:
+        proof = replace(proof, on=f"{jax.devices()[0].device_kind} devices", start=proof.reference.start)
     return proof, placed[: len(layouts)]
 
 
@@ -135,7 +149,7 @@ def prove(
     findings: Sequence[Finding] = (),
     start: TrainState | None = None,
 ) -> Verdict:
-    """The verdict on one layout. With `start` (a logical state) the layout's own initialiser is not run."""
+    """The verdict on one layout. With `start` (a logical state; default the proof's) its own initialiser is not run."""
     began = time.perf_counter()
     case = proof.case
     if all(finding.severity != ERROR for finding in findings):
@@ -145,7 +159,7 @@ def prove(
     verdict = Verdict(declared.name, sizes, _shrunk_mesh(place), words(place), tuple(findings))
     if verdict.status != "refused":
         try:
-            outcome = run_case(case, place, start)
+            outcome = run_case(case, place, proof.start if start is None else start)
         except Exception as error:  # a proof says what happened and goes on with the next layout
             verdict = replace(verdict, crash=f"{type(error).__name__}: {error}")
         else:
@@ -195,6 +209,18 @@ def _place(layout: Layout | None, sizes: dict[str, int]) -> Placement:
         return single_placement()
     num = int(np.prod(list(sizes.values()), dtype=int))
     return Placement(layout, build_mesh(sizes, jax.devices()[:num]))
+
+
+def _on_cpu() -> Placement:
+    """One CPU device. InputError where JAX was told to leave the CPU alone."""
+    try:
+        devices = jax.devices("cpu")[:1]
+    except RuntimeError as error:
+        raise InputError(
+            f"--gpus: the reference runs on the CPU, which JAX does not offer ({error}); with JAX_PLATFORMS=cuda,cpu,"
+            " or without that variable, it does."
+        ) from None
+    return Placement(Layout(MeshShape({}), name=REFERENCE), build_mesh({}, devices))
 
 
 def _shrunk_mesh(place: Placement) -> bool:

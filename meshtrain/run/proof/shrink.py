@@ -52,14 +52,15 @@ def shrink_mesh(shape: MeshShape, num_devices: int) -> dict[str, int]:
         return dict(shape.sizes)
     with contextlib.suppress(InputError):
         sizes = shape.resolve(num_devices)
-        if all(size > 1 for axis, size in sizes.items() if shape.sizes[axis] != 1):
-            return sizes
+        if num_devices == 1 or all(size > 1 for axis, size in sizes.items() if shape.sizes[axis] != 1):
+            return sizes  # of one device a proof still tells whether it computes what the CPU does
     sizes = {axis: 1 if size == 1 else 2 for axis, size in shape.sizes.items()}
-    least = least_devices(shape.sizes.values())
+    least, cut = least_devices(shape.sizes.values()), sum(size > 1 for size in sizes.values())
     if least > num_devices:
         raise InputError(
-            f"--devices: the mesh {' x '.join(shape.sizes)} has {sum(size > 1 for size in sizes.values())} axes larger"
-            f" than 1, which take at least {least} devices, not {num_devices}. --devices {least} would work."
+            f"--devices: the mesh {' x '.join(shape.sizes)} has {'1 axis' if cut == 1 else f'{cut} axes'} larger"
+            f" than 1, which take{'s' if cut == 1 else ''} at least {least} devices, not {num_devices}."
+            f" --devices {least} would work."
         )
     for axis in sorted(sizes, key=lambda axis: shape.sizes[axis] != FILL):
         most = num_devices if shape.sizes[axis] == FILL else shape.sizes[axis]

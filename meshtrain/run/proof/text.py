@@ -18,7 +18,7 @@ def preface(proof: Proof) -> str:
     case, shrunk, limits = proof.case, proof.shrunk, proof.tolerances
     optimizer = case.config.optimizer
     paragraphs = [
-        f"{plural(case.num_steps, 'step')} of the real training step in float32 on virtual CPU devices, compared with"
+        f"{plural(case.num_steps, 'step')} of the real training step in float32 on {proof.on}, compared with"
         f" {proof.reference_name}.",
         f"The model is shrunk: {', '.join(shrunk.changes) or 'nothing'}. It still has {features(shrunk.model)}."
         " Whether the layout fits the real sizes is what `show` tells.",

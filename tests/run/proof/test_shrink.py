@@ -40,6 +40,12 @@ def test_too_many_axes_for_the_devices() -> None:
         shrink_mesh(MeshShape.parse(dict(a=2, b=2, c=2, d=2)), 8)
 
 
+def test_one_device_holds_a_mesh_that_takes_what_there_is() -> None:
+    assert shrink_mesh(MeshShape.parse(dict(data=-1)), 1) == dict(data=1)
+    with pytest.raises(InputError, match="has 1 axis larger than 1, which takes at least 2 devices, not 1"):
+        shrink_mesh(MeshShape.parse(dict(tensor=4)), 1)
+
+
 def shrunk(model: ModelConfig, *declared: dict[str, Any]) -> Any:
     layouts = [Layout.parse(one) for one in declared]
     return shrink(model, layouts, [shrink_mesh(layout.mesh, 8) for layout in layouts])
