@@ -87,6 +87,18 @@ def set_up(request: Request, say: Callable[[str], None]) -> int:
     return len(jax.devices())
 
 
+def set_up_gpus(request: Request, number: int | None, say: Callable[[str], None]) -> int:
+    """`set_up` on GPUs and nothing else; how many are to be used: `number` of them, or all. InputError where there are
+    none, or fewer."""
+    if chose_cpu(request) or not has_gpu():
+        why = "the CPU was chosen" if chose_cpu(request) else "JAX finds none (a GPU and the cuda13 extra are needed)"
+        raise InputError(f"--gpus: there is no GPU to use: {why}. Without --gpus virtual CPU devices are used.")
+    there = set_up(request, say)
+    if number is not None and number > there:
+        raise InputError(f"--devices {number}: this machine has {there} GPUs; --devices {there} would work.")
+    return number or there
+
+
 def make_devices(layout: Mapping[str, Any]) -> int:
     """How many devices a program without a run has for a layout: on CPUs it makes as few as fill the mesh."""
     import jax

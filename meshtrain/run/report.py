@@ -5,6 +5,7 @@ The record carries the number of the step that made it, whatever has been starte
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,8 @@ class Report:
         record |= {name: value for name, value in numbers.items() if name not in record and name != "num_tokens"}
         if self._work.peak is not None:
             record["mfu"] = self._work.flops / seconds / self._work.peak
+        if (memory := peak_memory(jax.local_devices())) is not None:
+            record["peak_memory_gb"] = memory / 1e9
         self._rate = seconds if self._rate is None else 0.9 * self._rate + 0.1 * seconds
         if routers is not None:
             record |= router_record(routers, with_load=self._progress.is_logged(step))
@@ -104,6 +107,12 @@ _PEAKS = {
     "B200": 2.25e15, "GB200": 2.5e15, "H200": 989e12, "GH200": 989e12, "H100 NVL": 835e12, "H100 PCIE": 756e12,
     "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A10": 125e12, "V100": 125e12,
 }  # fmt: skip
+
+
+def peak_memory(devices: Iterable[jax.Device]) -> int | None:
+    """Bytes that the fullest of these devices has held at most since the start; None where they do not say (CPUs)."""
+    held = [stats["peak_bytes_in_use"] for device in devices if (stats := device.memory_stats())]
+    return max(held, default=None)
 
 
 def peak_flops(device: jax.Device) -> float | None:
