@@ -10,6 +10,7 @@ clipping, AdamW) counts here in full. With 8 rows of 256 tokens an expert gets 5
 than in published runs, where it is thousands on every device.
 """
 
+import argparse
 import os
 import sys
 import time
@@ -58,17 +59,20 @@ def step_of(model: ModelConfig, experts: dict | None, rows: int) -> Callable[[],
 
 
 def main() -> None:
-    rounds, rows = (int(sys.argv[i]) if len(sys.argv) > i else default for i, default in ((1, 15), (2, 8)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rounds", type=int, nargs="?", default=15)
+    parser.add_argument("rows", type=int, nargs="?", default=8)
+    options = parser.parse_args()
     dense, sparse = (build(ModelConfig, model.get_config().to_dict(), "model") for model in (tiny, tiny_moe))
     cases = {
         "dense": (dense, None),
         "dropless": (sparse, None),
         "capacity 1.25": (sparse, dict(dispatch="capacity", capacity_factor=1.25)),
     }
-    steps = {name: step_of(*case, rows) for name, case in cases.items()}
+    steps = {name: step_of(*case, options.rows) for name, case in cases.items()}
     for once in steps.values():
         once(), once()
-    times = np.array([[once() for once in steps.values()] for _ in range(rounds)])
+    times = np.array([[once() for once in steps.values()] for _ in range(options.rounds)])
     medians = np.median(times, axis=0)
     for (name, (model, _)), took in zip(cases.items(), medians, strict=True):
         flops = model_flops_per_token(model, LENGTH) / 1e6
