@@ -5,6 +5,7 @@ token sets through its chat template, a run starts from the folder and learns th
 and loaded by transformers, which answers the questions. Half a minute on two cores. Needs meshtrain[hf].
 """
 
+import argparse
 import importlib.util
 import itertools
 import json
@@ -97,7 +98,9 @@ def answer_all(folder: Path) -> int:
 
 def main() -> int:
     """0 where the exported model has learned nearly all answers."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="finetune_tiny_")).absolute()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", metavar="FOLDER")
+    folder = Path(parser.parse_args().folder or tempfile.mkdtemp(prefix="finetune_tiny_")).absolute()
     if missing := [name for name in ("torch", "transformers", "jinja2") if importlib.util.find_spec(name) is None]:
         print(f"error: {', '.join(missing)} missing: pip install 'meshtrain[hf]' brings them.", file=sys.stderr)
         return 2

@@ -7,6 +7,7 @@ takes to write as many bytes as the checkpoint has, and to hand out as much fres
 that comes first, for a virtual machine whose host has to find the memory may need seconds for each gigabyte.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -117,8 +118,11 @@ def door(path: Path, to: Path, files: list[Path]) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        path = Path(sys.argv[1] if len(sys.argv) > 1 else scratch) / "llama_1b"
+        path = (options.folder or Path(scratch)) / "llama_1b"
         if not path.exists():
             make(path)
         files = sorted(path.glob("*.safetensors"))
