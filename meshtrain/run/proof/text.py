@@ -1,15 +1,14 @@
 """A proof as text: what was shrunk, one row for each layout, and for each failure what is wrong and where to look."""
 
-import textwrap
 from collections.abc import Sequence
 
 from meshtrain.layout.finding import ERROR
-from meshtrain.layout.words import plural
+from meshtrain.layout.words import plural, sizes_text
 from meshtrain.run.proof.compare import Comparison
 from meshtrain.run.proof.prove import EPSILON, LEARNING_RATE, Proof, Verdict
 from meshtrain.run.proof.shrink import features
+from meshtrain.run.terminal import aligned, wrapped
 
-WIDTH = 110
 COLUMNS = ("layout", "mesh", "loss", "worst gradient", "worst parameter", "worst moment", "verdict")
 
 
@@ -29,19 +28,16 @@ def preface(proof: Proof) -> str:
         f"Tolerances, from the model's depth and float32's rounding: loss {limits.loss:.1e}, gradients"
         f" {limits.gradient:.1e}, parameters {limits.parameter:.1e} of what they moved, moments {limits.moment:.1e}.",
     ]
-    return "\n".join("\n".join(_wrap(paragraph)) for paragraph in paragraphs)
+    return "\n".join("\n".join(wrapped(paragraph)) for paragraph in paragraphs)
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """One row for each layout: the worst error of each class, and the verdict."""
-    cells = [COLUMNS, *(_row(verdict) for verdict in verdicts)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(COLUMNS))]
-    return "\n".join("  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(aligned([COLUMNS, *(_row(verdict) for verdict in verdicts)], right=False))
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:
-    mesh = " x ".join(f"{axis}={size}" for axis, size in verdict.axis_sizes.items())
-    mesh += " (shrunk)" if verdict.shrunk_mesh else ""
+    mesh = sizes_text(verdict.axis_sizes) + (" (shrunk)" if verdict.shrunk_mesh else "")
     comparison = verdict.comparison
     errors = ["-"] * 4 if comparison is None else [_error(comparison, what) for what in CLASSES]
     return (verdict.name, mesh or "-", *errors, verdict.status)
@@ -58,26 +54,26 @@ def details(verdict: Verdict) -> str:
     """What is wrong with a layout that is not equal, in words; nothing for one that is."""
     if verdict.status == "refused":
         errors = [finding for finding in verdict.findings if finding.severity == ERROR]
-        return "\n".join([f"{verdict.name} is refused:", *(line for error in errors for line in _wrap(str(error), 4))])
+        return "\n".join([f"{verdict.name} is refused:", *(line for error in errors for line in _indented(str(error)))])
     if verdict.status == "CRASHED":
-        crash = _wrap((verdict.crash or "")[:2000], 4)
+        crash = _indented((verdict.crash or "")[:2000])
         return "\n".join([f"{verdict.name} crashed, which is a fault of the program:", *crash])
     comparison = verdict.comparison
     if verdict.status == "equal" or comparison is None:
         return ""
     lines = [f"{verdict.name} DIFFERS: {verdict.words}."]
     for fault in comparison.faults[:5]:
-        lines += _wrap(f"{fault}.", 4)
+        lines += _indented(f"{fault}.")
     first = verdict.first
     if first is not None:
         order = ", in the order of the forward pass," if first.what == "gradient" else ""
         where = first.path if first.what == "loss" else f"{first.what} of {first.path}"
         size = f"error {first.error:.2g}, tolerance {first.tolerance:.1e}"
-        lines += _wrap(f"The first{order} is the {where} ({size}).", 4)
+        lines += _indented(f"The first{order} is the {where} ({size}).")
     if verdict.explanation is not None:
-        lines += _wrap(str(verdict.explanation), 4)
+        lines += _indented(str(verdict.explanation))
     if first is not None:
-        lines += _wrap(_extent(comparison), 4)
+        lines += _indented(_extent(comparison))
     return "\n".join(lines)
 
 
@@ -105,6 +101,5 @@ def _extent(comparison: Comparison) -> str:
     return f"{start}. Wrong are {', '.join(parts)}."
 
 
-def _wrap(text: str, indent: int = 2) -> list[str]:
-    pad = " " * indent
-    return textwrap.wrap(text, WIDTH, initial_indent=pad, subsequent_indent=pad, break_on_hyphens=False)
+def _indented(text: str) -> list[str]:
+    return wrapped(text, indent=" " * 4, first=" " * 4)
