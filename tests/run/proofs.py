@@ -88,8 +88,8 @@ def place_on(num_devices: int, declared: dict[str, Any]) -> Placement:
 
 def verdict_on(proof: Proof, declared: dict[str, Any], num_devices: int = 8, initialize: bool = False) -> Verdict:
     """The verdict on a layout. Its initial state is the reference's unless `initialize` asks for its own."""
-    start = None if initialize else proof.reference.start
-    return prove(proof, Declared("this", declared), place_on(num_devices, declared), start=start)
+    proof = replace(proof, start=None if initialize else proof.reference.start)
+    return prove(proof, Declared("this", declared), place_on(num_devices, declared))
 
 
 def check_equal(proof: Proof, declared: dict[str, Any], num_devices: int = 8, initialize: bool = False) -> Verdict:

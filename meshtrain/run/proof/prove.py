@@ -77,7 +77,8 @@ class Verdict:
 class Proof:
     """The small case, the reference's outcome and what rounding explains of a difference from it.
 
-    on: what the layouts run on, in words. start: the state from which they start, where they do not make their own.
+    on: what the layouts run on, in words. start: the logical state from which they start, where they do not make
+    their own.
     """
 
     shrunk: Shrunk
@@ -142,14 +143,8 @@ def make_proof(shrunk: Shrunk, case: Case, place: Placement, name: str) -> Proof
     return Proof(shrunk, case, name, reference, limits, tuple(_order(case)))
 
 
-def prove(
-    proof: Proof,
-    declared: Declared,
-    place: Placement,
-    findings: Sequence[Finding] = (),
-    start: TrainState | None = None,
-) -> Verdict:
-    """The verdict on one layout. With `start` (a logical state; default the proof's) its own initialiser is not run."""
+def prove(proof: Proof, declared: Declared, place: Placement, findings: Sequence[Finding] = ()) -> Verdict:
+    """The verdict on one layout."""
     began = time.perf_counter()
     case = proof.case
     if all(finding.severity != ERROR for finding in findings):
@@ -159,7 +154,7 @@ def prove(
     verdict = Verdict(declared.name, sizes, _shrunk_mesh(place), words(place), tuple(findings))
     if verdict.status != "refused":
         try:
-            outcome = run_case(case, place, proof.start if start is None else start)
+            outcome = run_case(case, place, proof.start)
         except Exception as error:  # a proof says what happened and goes on with the next layout
             verdict = replace(verdict, crash=f"{type(error).__name__}: {error}")
         else:
