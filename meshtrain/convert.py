@@ -14,11 +14,13 @@ export   the newest checkpoint of a run's folder, or an imported folder, to a Hu
 Nothing half-made is left behind. Exit codes: 0 done, 2 bad input, 4 a folder that cannot be read or written.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 
 from meshtrain.errors import Exit, InputError
 from meshtrain.run.flags import NUMBER, TEXT, exit_code, take
+from meshtrain.run.speech import say
 
 FLAGS = {
     "import": dict(to=TEXT, layout=TEXT),
@@ -28,10 +30,11 @@ FLAGS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Makes what is asked for; returns the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing behind either
     try:
         return exit_code(convert, argv)
     except KeyboardInterrupt:
-        print("interrupted: nothing half-made was left behind", file=sys.stderr)
+        say("interrupted: nothing half-made was left behind", error=True)
         return Exit.INTERRUPTED
 
 
@@ -55,13 +58,13 @@ def convert(argv: Sequence[str]) -> int:
     from meshtrain.run import convert as work
 
     if action == "import":
-        work.import_folder(folders[0], flags["to"], flags.get("layout"), print)
+        work.import_folder(folders[0], flags["to"], flags.get("layout"), say)
         return Exit.DONE
     if ("cluster" in flags) != ("gpus" in flags):
         raise InputError("--cluster, --gpus: name both, for example --cluster configs/clusters/h100_roce.py --gpus 8.")
     serve_on = (flags["cluster"], flags["gpus"]) if "gpus" in flags else None
     step, dtype, shard_size = work.parse_step(flags.get("step")), flags.get("dtype"), flags.get("shard_size")
-    work.export_folder(folders[0], flags["to"], step, dtype, shard_size, print, serve_on)
+    work.export_folder(folders[0], flags["to"], step, dtype, shard_size, say, serve_on)
     return Exit.DONE
 
 

@@ -21,6 +21,7 @@ from meshtrain.run.flags import NUMBER, SWITCH, exit_code, take
 from meshtrain.run.processes import local
 from meshtrain.run.processes.meeting import free_port
 
+MOST = 1024  # processes, and devices of each
 FLAGS = {"processes": NUMBER, "devices": NUMBER, "port": NUMBER, "wait": NUMBER, "dry_run": SWITCH, "help": SWITCH}
 
 
@@ -45,6 +46,9 @@ def launch(argv: Sequence[str]) -> int:
         )
     if any(argument.startswith("--config.cpu_devices") for argument in trainer):
         raise InputError("--config.cpu_devices: launch sets it, to --processes times --devices; write --devices.")
+    for flag in ("processes", "devices"):
+        if flags.get(flag, 1) > MOST:
+            raise InputError(f"--{flag} {flags[flag]}: more than {MOST} are no rehearsal on one machine.")
     waiting = ["--wait", str(flags["wait"])] if "wait" in flags else []
     port = flags.get("port") or free_port()
     commands = local.commands(flags["processes"], flags.get("devices", 1), port, [*trainer, *waiting])

@@ -16,26 +16,29 @@ from meshtrain.errors import Exit, MeshtrainError
 from meshtrain.io.config import PrepareConfig
 from meshtrain.io.corpus import STDLIB
 from meshtrain.io.preparation import Prepared, prepare
+from meshtrain.run.flags import exit_code
+from meshtrain.run.speech import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the sets; returns the exit code."""
-    config, progress = _parse(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing behind either
-    began = time.monotonic()
     try:
-        prepared = prepare(config, progress)
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return exit_code(_prepare, arguments)
     except KeyboardInterrupt:
-        print("interrupted: nothing half-made was left behind", file=sys.stderr)
+        say("interrupted: nothing half-made was left behind", error=True)
         return Exit.INTERRUPTED
+
+
+def _prepare(arguments: Sequence[str]) -> int:
+    config, progress = _parse(arguments)
+    began = time.monotonic()
+    prepared = prepare(config, progress)
     _report(prepared, time.monotonic() - began)
     return Exit.DONE
 
 
-def _parse(arguments: Sequence[str] | None) -> tuple[PrepareConfig, bool]:
+def _parse(arguments: Sequence[str]) -> tuple[PrepareConfig, bool]:
     parser = argparse.ArgumentParser(
         prog="python -m meshtrain.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -65,12 +68,9 @@ def _parse(arguments: Sequence[str] | None) -> tuple[PrepareConfig, bool]:
         "--end-token", default="", metavar="TOKEN", help="the end-of-document token of FILE, if it does not tell"
     )
     parser.add_argument(
-        "--shard-tokens",
-        type=int,
-        default=PrepareConfig.shard_tokens,
-        metavar="N",
+        "--shard-tokens", type=int, default=PrepareConfig.shard_tokens, metavar="N",
         help="tokens of a shard (%(default)s)",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--no-progress", action="store_true", help="no progress bars (there are none without a terminal)"
     )
@@ -84,14 +84,14 @@ def _parse(arguments: Sequence[str] | None) -> tuple[PrepareConfig, bool]:
 
 def _report(prepared: Prepared, seconds: float) -> None:
     verb = "wrote" if prepared.made else "already there, from the same job:"
-    print(f"{verb} {prepared.folder} in {seconds:.1f} s, vocabulary {prepared.vocab_size}")
+    say(f"{verb} {prepared.folder} in {seconds:.1f} s, vocabulary {prepared.vocab_size}")
     for name, counts in prepared.sets.items():
-        print(
+        say(
             f"  {name}: {counts['num_documents']:,} documents, {counts['num_tokens']:,} tokens,"
             f" {counts['num_bytes']:,} bytes of text ({counts['num_bytes'] / counts['num_tokens']:.2f} bytes a token)"
         )
     if "held_out" not in prepared.sets:
-        print("  nothing is held out: a run on this corpus has nothing to evaluate on")
+        say("  nothing is held out: a run on this corpus has nothing to evaluate on")
 
 
 if __name__ == "__main__":

@@ -17,42 +17,58 @@ Slurm, Open MPI and Kubernetes say which process of how many this is; elsewhere,
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
 from meshtrain.errors import Exit, MeshtrainError
+from meshtrain.run.signals import Stopped, StopRequest, listen_no_more
+from meshtrain.run.speech import fall_silent, open_mouth, say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the trainer; returns the exit code. Problems that the user can act on are one message, without a trace."""
+    open_mouth()
+    with StopRequest() as stop:
+        try:
+            return run(sys.argv[1:] if argv is None else argv, stop)
+        except MeshtrainError as error:
+            say(f"error: {error}", error=True)
+            return error.exit_code
+        except Stopped:
+            say(f"{stop.name} before training began: nothing to save")
+            return Exit.PREEMPTED
+        except Exception:
+            traceback.print_exc()
+            return Exit.FAULT
+        except KeyboardInterrupt:
+            say("stopped at once; the newest checkpoint is what a new start goes on from", error=True)
+            return Exit.INTERRUPTED
+
+
+def run(argv: Sequence[str], stop: StopRequest) -> int:
+    """The door's work; MeshtrainError for what the user can mend, Stopped where a signal comes before training."""
     from meshtrain.run.arguments import parse
     from meshtrain.run.distributed import PROCESS_FLAGS, dry_run, this_process
     from meshtrain.run.flags import SWITCH, take
 
-    try:
-        flags, files, rest = take(sys.argv[1:] if argv is None else argv, PROCESS_FLAGS | {"dry_run": SWITCH})
-        arguments = parse([*files, *rest])
-        if arguments.help:
-            print(help_text())
-            return 0
-        from meshtrain.run import origin
-        from meshtrain.run.config import load
+    flags, files, rest = take(argv, PROCESS_FLAGS | {"dry_run": SWITCH})
+    arguments = parse([*files, *rest])
+    if arguments.help:
+        say(help_text())
+        return Exit.DONE
+    from meshtrain.run import origin
+    from meshtrain.run.config import load
 
-        request = load(arguments)
-        origin.check_weights(request.config.init)
-        request = replace(request, process=this_process(request, flags))
-        if "dry_run" in flags:
-            print(dry_run(request))
-            return 0
-        from meshtrain.run.loop import train
+    request = load(arguments)
+    origin.check_weights(request.config.init)
+    request = replace(request, process=this_process(request, flags))
+    if "dry_run" in flags:
+        say(dry_run(request))
+        return Exit.DONE
+    from meshtrain.run.loop import train
 
-        return train(request)
-    except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped at once; the newest checkpoint is what a new start goes on from", file=sys.stderr, flush=True)
-        return Exit.INTERRUPTED
+    return train(request, stop)
 
 
 def help_text() -> str:
@@ -71,8 +87,8 @@ def leave(code: int) -> None:
     from meshtrain.run.background import Background
     from meshtrain.run.processes.peers import part
 
-    sys.stdout.flush()
-    sys.stderr.flush()
+    listen_no_more()
+    fall_silent()
     if (code and part()) or Background.num_running:
         os._exit(code)
     sys.exit(code)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtrain.errors import InputError, nearest
+from meshtrain.io.home import expanded
 
 ANSWERS = "assistant"  # the role whose messages are learned
 _PROBE = "Antwort"  # stands in an answer's place to see what a template writes before it
@@ -159,13 +160,16 @@ class ChatTemplate:
 
 def load_template(tokenizer: str) -> ChatTemplate:
     """The chat template beside a tokenizer.json; InputError where there is none."""
-    path = Path(tokenizer).expanduser()
+    path = expanded(tokenizer)
     folder = path if path.is_dir() else path.parent
     config = _json(folder / "tokenizer_config.json")
     file = folder / "chat_template.jinja"
     source: Any = config.get("chat_template")
     if file.exists():
-        source = file.read_text(encoding="utf-8")
+        try:
+            source = file.read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: cannot be read: {error}.") from None
     elif isinstance(source, list):  # several by name
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
         source = named.get("default")
@@ -175,8 +179,10 @@ def load_template(tokenizer: str) -> ChatTemplate:
             f" of {folder}."
         )
     named_tokens = {key: _text(value) for key, value in config.items() if key.endswith("_token")}
-    added = _json(folder / "tokenizer.json").get("added_tokens", [])
-    special = frozenset(token["content"] for token in added if token.get("special"))
+    added = _json(folder / "tokenizer.json").get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise InputError(f"{folder / 'tokenizer.json'}: added_tokens: expected a list of tokens.")
+    special = frozenset(filter(None, (_text(token) for token in added if token.get("special"))))
     return ChatTemplate(source, tuple((key, text) for key, text in named_tokens.items() if text), special)
 
 
@@ -192,7 +198,7 @@ def chat_of(record: Mapping[str, Any], key: str, where: str) -> Any:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -31,6 +31,7 @@ from meshtrain.layout import ArraySpec, Tree, path_name
 from meshtrain.layout.array import is_spec
 
 PARAMS = "params"  # the weights' place in a training state: what a params-only load reads
+JOINED = "manifest.ocdbt"  # what Orbax writes last, over the parts of all processes; without it nothing can be read
 _SHOWN = 8  # paths listed in an error before "and N more"
 
 
@@ -62,6 +63,7 @@ class Checkpoints:
     def __init__(
         self, folder: Path, config: CheckpointConfig, say: Callable[[str], None], together: Together = ALONE
     ) -> None:
+        checkpoint_folder.refuse_pattern(folder)
         self.folder, self.config, self.say, self._together = folder.absolute(), config, say, together
         self.began: float | None = None  # when the save that is being written was started (time.monotonic)
         self._finisher: threading.Thread | None = None
@@ -74,10 +76,20 @@ class Checkpoints:
 
         def clean() -> None:
             with _storage_errors(f"the folder {self.folder} cannot be changed"):
+                if os.path.lexists(self.folder) and not self.folder.is_dir():
+                    raise NotADirectoryError("it is a file, or a link to nothing")
                 checkpoint_folder.clean(self.folder, saved)
 
         self._together.share("cleaning the folder of checkpoints", clean)
         return saved
+
+    def lack_of_room(self, specs: Tree) -> str | None:
+        """A warning where a save of such a state would not fit on the disk as it is now; `specs` as for `save`."""
+        needed = sum(spec.size * np.dtype(spec.dtype).itemsize for _, spec in _paths(specs))
+        free = shutil.disk_usage(next(path for path in (self.folder, *self.folder.parents) if path.exists())).free
+        if needed <= free:
+            return None
+        return f"{_room(needed, free)} in {self.folder}: make room before the first save (checkpoint.every)"
 
     def save(self, step: int, state: Tree, specs: Tree, record: dict[str, Any]) -> None:
         """Starts saving. `specs`: ArraySpec of each array in logical shape. Returns when `state` may be donated.
@@ -96,7 +108,7 @@ class Checkpoints:
                 partial.mkdir(parents=True)
                 needed, free = sum(x.nbytes for x in arrays.values()), shutil.disk_usage(partial).free
                 if needed > free:
-                    raise OSError(errno.ENOSPC, f"it needs {needed / 1e9:.3f} GB and {free / 1e9:.3f} GB are free")
+                    raise OSError(errno.ENOSPC, _room(needed, free))
 
         self._together.share(f"room for step {step}", make_room)
         with _storage_errors(failing):
@@ -153,12 +165,17 @@ class Checkpoints:
 
         def complete() -> None:
             with _storage_errors(f"a checkpoint could not be saved in {self.folder}"):
-                checkpoint_folder.complete(partial, step, described, record)
-                policy = self.config.keep_last, self.config.keep_every, self.config.keep_best
+                checkpoint_folder.complete(partial, step, described, record, self._together.me.count)
+            policy = self.config.keep_last, self.config.keep_every, self.config.keep_best
+            try:
                 checkpoint_folder.retire(self.folder, *policy)
+            except OSError as error:  # the new step is saved all the same
+                self.say(f"warning: an old checkpoint in {self.folder} could not be deleted: {_short(error)}")
 
         try:
             self._writer.wait_until_finished()
+            if not (partial / ARRAYS / JOINED).is_file():
+                raise StorageError(f"step {step} could not be saved: Orbax has not joined its parts in {partial}")
             checksums = functools.partial(checkpoint_folder.take_checksums, partial, self._together.me)
             self._together.agree(f"the checksums of step {step}", checksums, SECONDS)
             self._together.share(f"the name of step {step}", complete)
@@ -188,8 +205,11 @@ def restore_params(saved: Saved, specs: Tree, targets: Tree) -> Tree:
     return jax.tree.unflatten(jax.tree.structure(targets), list(arrays.values()))
 
 
-def find(path: Path, say: Callable[[str], None]) -> Saved:
-    """The checkpoint at a path: a step's folder, a folder of steps, or a run's folder (then the newest whole step)."""
+def find(path: Path, say: Callable[[str], None], together: Together = ALONE) -> Saved:
+    """The checkpoint at a path: a step's folder, a folder of steps, or a run's folder (then the newest whole step).
+
+    All processes come to the same, also where a run saves there while they look.
+    """
     path = path.absolute()
     try:
         if (path / checkpoint_folder.RECORD).exists():
@@ -197,7 +217,7 @@ def find(path: Path, say: Callable[[str], None]) -> Saved:
     except checkpoint_folder.DamagedError as damage:
         raise InputError(f"{path} is no whole checkpoint: {damage}.") from None
     for folder in (path, path / "checkpoints"):
-        if saved := checkpoint_folder.newest(folder, say):
+        if saved := checkpoint_folder.newest(folder, say, together):
             return saved
     raise InputError(
         f"{path} holds no whole checkpoint; give a run's folder or one of its checkpoints/step_... folders"
@@ -239,6 +259,10 @@ def _check_same(saved: Saved, stored: dict[str, tuple[tuple[int, ...], str]], wa
             f"the checkpoint {saved.folder} does not fit this model and optimizer:\n" + "\n".join(lines) + "\n"
             "Use the config that it was made with, or another workdir."
         )
+
+
+def _room(needed: int, free: int) -> str:
+    return f"a checkpoint needs {needed / 1e9:.3f} GB and {free / 1e9:.3f} GB are free"
 
 
 def _listed(title: str, items: list[str]) -> list[str]:

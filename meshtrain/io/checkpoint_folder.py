@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtrain.errors import InputError, StorageError
+from meshtrain.io.disk import sync
 from meshtrain.io.together import ALONE, Member, Together
 
 RECORD = "checkpoint.json"
@@ -54,6 +55,20 @@ class Saved:
     folder: Path
     arrays: dict[str, tuple[tuple[int, ...], str]]
     record: dict[str, Any]
+
+
+def refuse_pattern(folder: Path) -> None:
+    """InputError for a folder in which Orbax cannot save: it looks for its own files there by a pattern, in which some
+    characters of a path mean others, and what it does not find so it leaves out without an error."""
+    found = next((character for character in "*?[\\" if character in str(folder.absolute())), None)
+    if found is not None:
+        raise InputError(
+            f"{folder.absolute()}: checkpoints cannot be saved in a folder with {found} in its path; name one without."
+        )
+    try:
+        str(folder.absolute()).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{folder.absolute()}: checkpoints cannot be saved where a name is not UTF-8.") from None
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -119,7 +134,7 @@ def read_record(folder: Path) -> tuple[Saved, dict[str, list[int]]]:
         raise DamagedError("it is empty" if not any(folder.glob("*")) else f"its {RECORD} is missing") from None
     except OSError as error:
         raise _unreadable(folder / RECORD, error) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"its {RECORD} cannot be read ({error})") from None
     form = stored.get("format") if isinstance(stored, dict) else None
     if isinstance(form, int) and form > FORMAT:  # whole, as far as can be told from here: nothing to put aside
@@ -135,14 +150,19 @@ def read_record(folder: Path) -> tuple[Saved, dict[str, list[int]]]:
 
 def take_checksums(partial: Path, me: Member) -> None:
     """Stores the checksums of this process's part of the files that were written."""
-    mine = islice(_files(partial), me.index, None, me.count)
+    mine = list(islice(_files(partial), me.index, None, me.count))
+    for path in mine:  # not all that Orbax writes is on the disk yet
+        sync(path)
     found = {str(path.relative_to(partial)): _fingerprint(path) for path in mine}
     _write(partial / f"{CHECKSUMS}.{me.index}", found)
 
 
-def complete(partial: Path, step: int, arrays: dict[str, tuple[tuple[int, ...], str]], record: dict[str, Any]) -> Path:
-    """Turns a folder whose checksums were all taken into the checkpoint of `step`: record, disk barrier, rename."""
-    parts = sorted(partial.glob(f"{CHECKSUMS}.*"))
+def complete(
+    partial: Path, step: int, arrays: dict[str, tuple[tuple[int, ...], str]], record: dict[str, Any], count: int = 1
+) -> Path:
+    """Turns a folder whose checksums were all taken, by `count` processes, into the checkpoint of `step`: record, disk
+    barrier, rename."""
+    parts = [partial / f"{CHECKSUMS}.{index}" for index in range(count)]  # by name: a listing may be an older one
     files = {name: found for part in parts for name, found in json.loads(part.read_text()).items()}
     stored: dict[str, Any] = {
         "format": FORMAT,
@@ -158,16 +178,21 @@ def complete(partial: Path, step: int, arrays: dict[str, tuple[tuple[int, ...], 
     final = step_folder(partial.parent, step)
     if final.exists():  # the same step of an earlier attempt, damaged or not reached by the resume
         _delete(final)
-    _sync(partial)
+    for inner in (path for path in partial.rglob("*") if path.is_dir()):
+        sync(inner)
+    sync(partial)
     partial.rename(final)
-    _sync(partial.parent)
+    sync(partial.parent)
     return final
 
 
 def clean(folder: Path, good: Saved | None) -> None:
     """Removes interrupted saves, and moves steps newer than the good one out of the way (they are damaged)."""
-    for path in [*folder.glob(f"step_*{PARTIAL}"), *folder.glob(f"step_*{DELETED}")]:
+    for path in folder.glob(f"step_*{PARTIAL}"):
         _remove(path)
+    for path in folder.glob(f"step_*{DELETED}"):
+        with contextlib.suppress(OSError):  # somebody may still be reading it, on a network file system
+            _remove(path)
     for step in steps(folder):
         if good is None or step > good.step:
             path = step_folder(folder, step)
@@ -178,26 +203,43 @@ def clean(folder: Path, good: Saved | None) -> None:
 
 
 def retire(folder: Path, keep_last: int, keep_every: int | None, keep_best: int | None = None) -> None:
-    """Deletes what the policy does not keep. Call it only when a newer step has just been completed."""
+    """Deletes what the policy does not keep. Call it only when a newer step has just been completed.
+
+    OSError where one of them cannot be deleted, after all the others are.
+    """
     present = steps(folder)
     keep = set(present[-keep_last:]) | {step for step in present if keep_every and step % keep_every == 0}
     keep |= set(_best(folder, present, keep_best)) if keep_best else set()
-    for step in present:
-        if step not in keep:
-            _delete(step_folder(folder, step))
-    for path in folder.glob(f"step_*{DAMAGED}"):
-        _remove(path)
+    unkept = [partial(_delete, step_folder(folder, step)) for step in present if step not in keep]
+    leftovers = [path for suffix in (DAMAGED, DELETED) for path in folder.glob(f"step_*{suffix}")]
+    failed: OSError | None = None
+    for delete in [*unkept, *(partial(_remove, path) for path in leftovers)]:
+        try:
+            delete()
+        except OSError as error:
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 def _best(folder: Path, present: list[int], number: int) -> list[int]:
-    """The steps with the lowest held-out loss, of those whose record tells one (EVAL_LOSS); of equal ones the older."""
+    """The steps with the lowest held-out loss, of those whose record tells one (EVAL_LOSS); of equal ones the older.
+
+    With them those that cannot be read now: they may be of the best.
+    """
     losses: dict[int, float] = {}
+    unreadable = []
     for step in present:
-        with contextlib.suppress(DamagedError):  # a damaged one is no best step: the other rules decide over it
+        try:
             loss = read_record(step_folder(folder, step))[0].record.get(EVAL_LOSS)
-            if loss is not None and math.isfinite(loss):
-                losses[step] = loss
-    return sorted(losses, key=lambda step: (losses[step], step))[:number]
+        except DamagedError:
+            continue  # no best step: the other rules decide over it
+        except StorageError:
+            unreadable.append(step)
+            continue
+        if loss is not None and math.isfinite(loss):
+            losses[step] = loss
+    return sorted(losses, key=lambda step: (losses[step], step))[:number] + unreadable
 
 
 def _delete(path: Path) -> None:
@@ -240,10 +282,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _write(path: Path, content: Any) -> None:
-    with open(path, "w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_text(json.dumps(content, indent=1))
+    sync(path)
 
 
 def _fingerprint(path: Path) -> tuple[int, int] | None:
@@ -269,12 +309,3 @@ def _unreadable(path: Path, error: OSError) -> StorageError:
 
 def _checksum(stored: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(stored, sort_keys=True).encode())
-
-
-def _sync(folder: Path) -> None:
-    """Asks the disk to keep the names in this folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

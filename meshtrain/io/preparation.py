@@ -24,6 +24,7 @@ from meshtrain.io.bar import byte_bar
 from meshtrain.io.chat import ChatTemplate, load_template
 from meshtrain.io.config import PrepareConfig
 from meshtrain.io.corpus import Corpus, Document, Survey, find_files, survey
+from meshtrain.io.home import expanded
 from meshtrain.io.permutation import mix
 from meshtrain.io.staging import errors_named, refuse_existing, remove_leftovers, staged
 from meshtrain.io.tokenizer import Tokenizer, load_tokenizer, train_tokenizer, trained_size
@@ -51,7 +52,7 @@ def prepare(config: PrepareConfig, progress: bool = True) -> Prepared:
     InputError for anything wrong with input, tokenizer or output; then nothing is left behind. An output that holds
     anything else is never touched.
     """
-    output = Path(config.output).expanduser().absolute()
+    output = expanded(config.output).absolute()
     chat = load_template(config.tokenizer) if config.chat_key else None
     corpus = find_files(config.input, config.chat_key or config.text_key, chat)
     size = trained_size(config.tokenizer)
@@ -104,7 +105,7 @@ def prepare_if_missing(config: PrepareConfig) -> Prepared:
 
     InputError where it was made with other options, or is not a prepared folder.
     """
-    output = Path(config.output).expanduser().absolute()
+    output = expanded(config.output).absolute()
     if not output.is_dir():
         return prepare(config, progress=False)
     manifest = read_prepared(output)

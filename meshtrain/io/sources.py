@@ -7,6 +7,7 @@ from pathlib import Path
 
 from meshtrain.errors import InputError
 from meshtrain.io.config import DataConfig
+from meshtrain.io.home import expanded
 from meshtrain.io.mixture import Mixture
 from meshtrain.io.permutation import keyed
 from meshtrain.io.preparation import prepare_if_missing, read_prepared
@@ -64,12 +65,12 @@ def token_sets(config: DataConfig, part: str, vocab: int) -> dict[str, TokenSet]
     """
     sets = {}
     for path in config.paths:
-        folder = Path(path).expanduser() / part
+        folder = expanded(path, "data.paths") / part
         if (folder / MANIFEST).exists():
             sets[path] = open_token_set(folder)
         elif part == "train":
-            sets[path] = open_token_set(path)
-        elif part in _made(Path(path).expanduser()):
+            sets[path] = open_token_set(expanded(path, "data.paths"))
+        elif part in _made(expanded(path, "data.paths")):
             raise InputError(
                 f"{folder}: is missing, and {MANIFEST} beside it says that it was made. Bring it back, or prepare the"
                 " corpus again."

@@ -18,7 +18,8 @@ def read_weight(saved: Saved, path: str, spec: ArraySpec) -> np.ndarray:
     if saved.arrays.get(name) != (tuple(spec.shape), np.dtype(spec.dtype).name):
         held = saved.arrays.get(name, "nothing")
         raise InputError(f"{saved.folder}: expected {name} as {spec.dtype}{list(spec.shape)}; it holds {held}.")
-    store: dict[str, Any] = {"driver": "ocdbt", "base": f"file://{saved.folder / ARRAYS}", "path": f"{name}/"}
+    base = {"driver": "file", "path": f"{saved.folder / ARRAYS}/"}  # not a URL, in which some characters mean others
+    store: dict[str, Any] = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
     try:
         opened = tensorstore.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
         return np.asarray(opened.read().result())

@@ -7,7 +7,9 @@ spelled out in the text are encoded as the characters they are: the end-of-docum
 import hashlib
 import json
 import re
+import string
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +19,9 @@ from typing import Any
 import numpy as np
 
 from meshtrain.errors import InputError, nearest
+from meshtrain.io.home import expanded
+from meshtrain.io.lost_text import LostText
+from meshtrain.io.tokens import check_vocab
 
 END_TOKEN = "<|endoftext|>"
 _KNOWN_ENDS = (END_TOKEN, "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>")
@@ -45,6 +50,7 @@ class Tokenizer:
         """The ids (uint32) of each document, without an end id; on all cores."""
         if self.name == "byte":
             return [np.frombuffer(document.encode(), np.uint8).astype(np.uint32) for document in documents]
+        self._lost.refuse(documents)
         pieces = [list(_pieces(document)) if self._may_cut else [document] for document in documents]
         encoded = iter(self._encode([piece for parts in pieces for piece in parts]))
         joined = [[next(encoded) for _ in parts] for parts in pieces]
@@ -69,7 +75,8 @@ class Tokenizer:
         edge of a span, the text is encoded in parts, as it is when a model answers; InputError where it cannot be.
         """
         found = []
-        encodings = self._special_backend.encode_batch([text for text, _ in chats], add_special_tokens=False)
+        self._lost.refuse([text for text, _ in chats])
+        encodings = self._encodings([text for text, _ in chats])
         for (text, spans), encoding in zip(chats, encodings, strict=True):
             ids = np.array(encoding.ids, np.uint32)
             starts, stops = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
@@ -94,7 +101,7 @@ class Tokenizer:
                 " remove it."
             )
         parts = [text[start:stop] for start, stop in pairwise([0, *edges, len(text)])]
-        encoded = self._special_backend.encode_batch(parts, add_special_tokens=False)
+        encoded = self._encodings(parts)
         ids = [np.array(encoding.ids, np.uint32) for encoding in encoded]
         mask = [np.full(len(found), number % 2, np.uint8) for number, found in enumerate(ids)]
         return np.concatenate(ids), np.concatenate(mask)
@@ -129,16 +136,33 @@ class Tokenizer:
         return backend
 
     def _encode(self, texts: list[str]) -> list[np.ndarray]:
-        try:
+        with self._errors_named():
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+
+    def _encodings(self, texts: list[str]) -> list[Any]:
+        """With the place of each token, special tokens as what they are."""
+        with self._errors_named():
+            return list(self._special_backend.encode_batch(texts, add_special_tokens=False))
+
+    @contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # the library raises plain Exception
             raise InputError(f"{self.name}: a text cannot be encoded: {error}.") from None
-        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+
+    @cached_property
+    def _lost(self) -> LostText:
+        return LostText(self.name, self.text, self._backend)
 
     @cached_property
     def _may_cut(self) -> bool:
         """Whether text cut after a line encodes to the same ids: not so where a tokenizer marks the start of a text."""
-        whole, *parts = self._encode(["".join(_PROBES), *_PROBES])
+        try:
+            whole, *parts = self._encode(["".join(_PROBES), *_PROBES])
+        except InputError:  # it does not know all of the probes' characters
+            return False
         return np.array_equal(whole, np.concatenate(parts))
 
 
@@ -146,7 +170,7 @@ def load_tokenizer(spec: str, end_token: str = "") -> Tokenizer:
     """`byte`, or the tokenizer in a file (a tokenizer.json); `end_token` where the file's own cannot be told."""
     if spec == "byte":
         return _byte_tokenizer()
-    path = Path(spec).expanduser()
+    path = expanded(spec)
     path = path / "tokenizer.json" if path.is_dir() else path
     from tokenizers import Tokenizer as Backend
 
@@ -174,7 +198,9 @@ def load_tokenizer(spec: str, end_token: str = "") -> Tokenizer:
             f"--tokenizer {spec}: no end-of-document token: {named}. Name one with --end-token."
             f"{nearest(end, vocabulary)}"
         )
-    return Tokenizer(str(path), text, max(vocabulary.values()) + 1, vocabulary[end], _begin(backend))
+    size = max(vocabulary.values()) + 1
+    check_vocab(size, f"--tokenizer {spec}")
+    return Tokenizer(str(path), text, size, vocabulary[end], _begin(backend))
 
 
 def trained_size(spec: str) -> int | None:
@@ -226,15 +252,19 @@ def _byte_tokenizer() -> Tokenizer:
 
 def _begin(backend: Any) -> int | None:
     """The one id that a tokenizer puts before a text, or None: what ends a text is not its business here."""
-    plain, whole = (backend.encode("a", add_special_tokens=special).ids for special in (False, True))
-    before = whole[: next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)]
-    return int(before[0]) if len(before) == 1 else None
+    for probe in ("a", *string.printable, *backend.get_vocab()):
+        with suppress(Exception):  # it does not know this text; the library raises plain Exception
+            plain, whole = (backend.encode(probe, add_special_tokens=special).ids for special in (False, True))
+            if plain:
+                before = whole[: next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)]
+                return int(before[0]) if len(before) == 1 else None
+    return None
 
 
 def _declared_end(path: Path) -> str:
     """The end token that the file's neighbour, tokenizer_config.json, declares; "" where it does not."""
     try:
-        declared = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
+        declared = json.loads((path.parent / "tokenizer_config.json").read_text(encoding="utf-8-sig")).get("eos_token")
     except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     if isinstance(declared, dict):

@@ -26,6 +26,7 @@ from meshtrain.errors import InputError
 FORMAT, VERSION = "meshtrain-tokens", 1
 TOKEN_DTYPE, END_DTYPE, MASK_DTYPE = np.dtype("<u4"), np.dtype("<i8"), np.dtype("u1")
 MANIFEST = "manifest.json"
+MOST_IDS = np.iinfo(np.int32).max + 1  # of a vocabulary: batches hold ids as int32
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,27 @@ class TokenSet:
     def document_ends(self, start: int, stop: int) -> np.ndarray:
         """The ends in (start, stop] of documents, as int64 positions in the stream (one past the end id)."""
         _check_size(self.folder / "documents.bin", self.num_documents, END_DTYPE)
+        stop = max(start, stop)
         first, last = np.searchsorted(self._ends, [start, stop], side="right")
-        return np.array(self._ends[first:last])
+        ends = np.array(self._ends[first:last])
+        before = self._ends[first - 1] if first else 0
+        behind = self._ends[last] if last < self.num_documents else max(self.num_tokens, stop) + 1
+        if before > start or behind <= stop or (np.diff([before, *ends, behind]) <= 0).any():
+            raise InputError(
+                f"{self.folder / 'documents.bin'}: the ends of documents {first} to {last} are not in order: the file"
+                " is damaged. Prepare the corpus again."
+            )
+        return ends
+
+    def check_ends(self, ids: np.ndarray, ends: np.ndarray, sample: int | None = None) -> None:
+        """InputError unless `ids`, the tokens before the document ends `ends`, are all the end token."""
+        if (wrong := np.flatnonzero(ids != self.end_id)).size:
+            number, offset = self._locate(int(ends[wrong[0]]) - 1)
+            raise InputError(
+                f"{self.folder / self.shards[number].file}: token {offset} of the file{_asked_by(sample)} is"
+                f" {ids[wrong[0]]}, and documents.bin has the end of a document there, which is {self.end_id}: one of"
+                " the two files is damaged. Prepare the corpus again."
+            )
 
     def verify(self) -> None:
         """Read every file and compare its SHA-256 with the manifest; InputError where one differs."""
@@ -184,14 +204,17 @@ def open_token_set(folder: str | Path) -> TokenSet:
             folder=folder,
             tokenizer=manifest["tokenizer"]["name"],
             tokenizer_sha256=manifest["tokenizer"]["sha256"],
-            vocab_size=int(manifest["vocab_size"]),
-            end_id=int(manifest["end_id"]),
+            vocab_size=_count(manifest["vocab_size"]),
+            end_id=_count(manifest["end_id"]),
             documents_sha256=manifest["documents_sha256"],
             shards=tuple(Shard(**{k: v for k, v in shard.items() if k in known}) for shard in manifest["shards"]),
         )
-        counts = {name: manifest[name] for name in ("num_tokens", "num_documents", "num_bytes")}
-    except (KeyError, TypeError, ValueError) as error:
+        counts = {name: _count(manifest[name]) for name in ("num_tokens", "num_documents", "num_bytes")}
+        for shard in tokens.shards:
+            _ = [_count(getattr(shard, name)) for name in counts]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{folder / MANIFEST}: not a manifest that this version can read ({error!r}).") from None
+    check_vocab(tokens.vocab_size, str(folder / MANIFEST))
     if any(getattr(tokens, name) != count for name, count in counts.items()):
         raise InputError(f"{folder / MANIFEST}: its totals are not the sums over its shards: the file is damaged.")
     _check_size(folder / "documents.bin", tokens.num_documents, END_DTYPE)
@@ -210,13 +233,19 @@ def read_manifest(folder: Path, form: str, version: int, what: str) -> dict[str,
     except FileNotFoundError:
         missing = "it has no manifest.json" if folder.is_dir() else "there is no such folder"
         raise InputError(f"{folder}: not {what}: {missing}. `python -m meshtrain.prepare` makes one.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != form:
         raise InputError(f"{path}: not the manifest of {what} (its format is not {form!r}).")
     if manifest.get("version") != version:
         raise InputError(f"{path}: version {manifest.get('version')}; this program reads version {version}.")
     return manifest
+
+
+def check_vocab(vocab_size: int, source: str) -> None:
+    """InputError where a vocabulary has ids that do not fit the int32 in which a batch holds them."""
+    if vocab_size > MOST_IDS:
+        raise InputError(f"{source}: a vocabulary of {vocab_size} ids; ids from {MOST_IDS} on cannot be trained on.")
 
 
 def sha256_of(path: Path) -> str:
@@ -229,6 +258,13 @@ def sha256_of(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     return digest.hexdigest()
+
+
+def _count(value: Any) -> int:
+    """A whole number of a manifest; TypeError where it is none."""
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is no count")
+    return value
 
 
 def _map(path: Path, count: int, dtype: np.dtype) -> np.ndarray:

@@ -108,6 +108,7 @@ def _fill(rows: Rows, row: int, tokens: TokenSet, start: int, isolate: bool, sam
     begins = np.zeros(1, np.int64)
     if isolate:
         ends = tokens.document_ends(start, start + count) - start
+        tokens.check_ends(ids[ends - 1], start + ends, sample)
         labels[ends - 1] = -1
         begins = np.append(begins, ends[ends < count])
     sizes = np.diff(begins, append=count)

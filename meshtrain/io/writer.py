@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from meshtrain.io.disk import sync
 from meshtrain.io.tokens import END_DTYPE, FORMAT, MANIFEST, MASK_DTYPE, TOKEN_DTYPE, VERSION, Shard
 
 
@@ -112,7 +113,7 @@ class TokenWriter:
             "shards": [{key: value for key, value in asdict(shard).items() if value != ""} for shard in self._shards],
         }
         write_json(self._folder / MANIFEST, manifest)
-        sync_folder(self._folder)
+        sync(self._folder)
         return manifest
 
     def abandon(self) -> None:
@@ -150,12 +151,3 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Write a folder's entries (new and renamed files) through to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

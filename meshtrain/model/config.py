@@ -7,6 +7,8 @@ fields and share one decoder. A value that makes no sense is an InputError that 
 import math
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from meshtrain.errors import InputError, one_of, whole_number
 from meshtrain.model.moe_config import MoEConfig, check_pattern
 
@@ -14,6 +16,7 @@ NORMS = ("rms", "layer")
 ACTIVATIONS = ("swiglu", "geglu", "gelu")
 POSITIONS = ("rotary", "learned")
 SCALINGS = ("linear", "llama3", "yarn")
+MOST_LAYERS = 100_000  # far beyond any model: what counts layers one by one has an end
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("num_layers", "embed", "num_heads", "num_kv_heads", "head_dim", "mlp", "vocab", "max_length"):
             whole_number(f"model.{name}", getattr(self, name))
+        check_layers(self.num_layers, "model.num_layers")
+        if self.vocab > (most := np.iinfo(np.int32).max + 1):
+            raise InputError(f"model.vocab: {self.vocab} ids do not fit the int32 of a batch; at most {most} do.")
         one_of("model.norm", self.norm, NORMS)
         one_of("model.activation", self.activation, ACTIVATIONS)
         one_of("model.positions", self.positions, POSITIONS)
@@ -250,3 +256,9 @@ class ModelConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"model.{name}: {value} is not above 0; None leaves it out.")
+
+
+def check_layers(num_layers: object, key: str) -> None:
+    """InputError for more layers than MOST_LAYERS."""
+    if isinstance(num_layers, int) and num_layers > MOST_LAYERS:
+        raise InputError(f"{key}: {num_layers} layers are more than any model has; at most {MOST_LAYERS} can be read.")

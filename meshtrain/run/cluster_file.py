@@ -6,6 +6,7 @@ from pathlib import Path
 from meshtrain.cost.cluster import Cluster
 from meshtrain.cost.quantity import read_price
 from meshtrain.errors import InputError
+from meshtrain.io.home import expanded
 from meshtrain.run import config_file
 
 
@@ -14,7 +15,7 @@ def read_cluster(path: str, flag: str = "--cluster", price: str | None = None) -
 
     InputError names the file, the line and a form that is right.
     """
-    if not Path(path).suffix and not Path(path).exists():
+    if not Path(path).suffix and not expanded(path, flag).exists():
         form = f"{flag} configs/clusters/{Path(path).name}.py"
         raise InputError(f"{flag}={path}: there is no such file; a cluster is named by its file, such as {form}.")
     file = config_file.read(path, flag)

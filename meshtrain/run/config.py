@@ -9,12 +9,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from meshtrain.errors import InputError
 from meshtrain.io.checkpoint import CheckpointConfig
 from meshtrain.io.config import DataConfig
+from meshtrain.io.home import expanded
 from meshtrain.model.config import ModelConfig
 from meshtrain.run import config_file, origin, schema
 from meshtrain.run.arguments import Arguments
@@ -149,7 +149,8 @@ def load(arguments: Arguments, flag: str = "--layout") -> Request:
         layout = config_file.read(arguments.layout, flag)
     else:
         beside = file.root / config.layout  # a run's own layout also counts from the folder that holds `configs/`
-        path = config.layout if Path(config.layout).exists() or not beside.exists() else str(beside)
+        there = expanded(config.layout, "config.layout").exists()
+        path = config.layout if there or not beside.exists() else str(beside)
         layout = config_file.read(path, "config.layout")
     flags = {key: schema.literal(text) for key, text in arguments.overrides["layout"].items()}
     return Request(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtrain.errors import InputError, nearest
+from meshtrain.io.home import expanded
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class ConfigFile:
 
 def read(path: str, flag: str) -> ConfigFile:
     """Runs a config file. `flag` is the argument that named it, for errors (InputError)."""
-    file = Path(path)
+    file = expanded(path, flag)
     if not file.is_file():
         siblings = [other.name for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
         there = "it is a folder, not a file" if file.is_dir() else "there is no such file"

@@ -24,6 +24,7 @@ from meshtrain.io.hf.folder import CONFIG
 from meshtrain.io.hf.known import FAMILIES
 from meshtrain.io.hf.tokenizer_files import tokenizer_files
 from meshtrain.io.hf.writing import Exported, Target, parse_dtype, write_folder
+from meshtrain.io.home import expanded
 from meshtrain.io.staging import staged
 from meshtrain.io.stored_weight import read_weight
 from meshtrain.io.tokens import MANIFEST
@@ -32,6 +33,7 @@ from meshtrain.layout.padding import physical_specs
 from meshtrain.model import ModelConfig, count_parameters, describe
 from meshtrain.run import config_file, origin, schema
 from meshtrain.run.cluster_file import read_cluster
+from meshtrain.run.digits import LARGEST, read_digits, shown
 from meshtrain.run.distributed import make_devices
 from meshtrain.run.plan import serving
 
@@ -43,6 +45,8 @@ def import_folder(source: str, to: str, layout: str | None, say: Callable[[str],
     """Makes the folder `to` from a Hugging Face folder, whole or not at all. InputError names file and tensor."""
     import jax
 
+    output = expanded(to).absolute()
+    checkpoint_folder.refuse_pattern(output)
     folder = open_folder(source)
     place = _placement(layout)
     specs = describe(folder.model)
@@ -54,7 +58,6 @@ def import_folder(source: str, to: str, layout: str | None, say: Callable[[str],
         ),
         physical_specs(specs, place),
     )
-    output = Path(to).expanduser().absolute()
     with staged(output) as partial:
         params = read_params(folder, specs, targets)
         with Checkpoints(partial / "checkpoints", CheckpointConfig(), say) as checkpoints:
@@ -78,7 +81,7 @@ def export_folder(
 
     serve_on: a cluster's file and a number of GPUs, for which vLLM's flags are said.
     """
-    folder = Path(run).expanduser().absolute()
+    folder = expanded(run).absolute()
     values = origin.stored_model(folder)
     if values is None:
         raise InputError(f"{run}: not a run's folder: its {CONFIG} says no model.")
@@ -105,17 +108,21 @@ def export_folder(
 
 def parse_step(text: str | None) -> int | None:
     """A checkpoint's step: 0 is that of an imported folder. InputError where it is no whole number."""
-    if text is not None and not text.isdecimal():
-        raise InputError(f"--step {text}: expected a whole number, for example --step 1000.")
-    return None if text is None else int(text)
+    step = None if text is None else read_digits(text)
+    if text is not None and step is None:
+        raise InputError(f"--step {shown(text)}: expected a whole number, for example --step 1000.")
+    return step
 
 
 def parse_size(text: str) -> int:
     """Bytes from a text such as 5GB, 500MB or 2GiB; InputError where it is none."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
-    if found is None or float(found[1]) == 0:
-        raise InputError(f"--shard-size {text}: expected a size in bytes, for example 5GB or 500MB.")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
+    size = 0.0
+    if found is not None:
+        size = float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " ")
+    if not 1 <= size <= LARGEST:
+        raise InputError(f"--shard-size {shown(text)}: expected a size in bytes, for example 5GB or 500MB.")
+    return int(size)
 
 
 def _placement(layout: str | None) -> Placement:
@@ -153,7 +160,7 @@ def _target(folder: Path, model: ModelConfig, dtype: str | None, shard_size: str
         return Target(
             FAMILIES[start["model_type"]], asked or record["dtype"], shard_bytes, start, carried, record["bare"], others
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{carried}: what came along from the model's first folder is not whole ({error!r}). Copy {CONFIG} and"
             f" {origin.RECORD} from another import of that folder, or remove {carried} to export as from nothing."
@@ -176,7 +183,7 @@ def _family_of(model: ModelConfig) -> Family:
 def _corpus(stored: Mapping[str, Any]) -> Path | None:
     """The prepared corpus of a run, whose tokenizer is the model's; None where it is gone or there was none."""
     for path in stored.get("data", {}).get("paths") or []:
-        corpus = Path(path).expanduser()
+        corpus = expanded(path)
         if (corpus / "tokenizer.json").exists() and (corpus / MANIFEST).exists():
             return corpus
     return None

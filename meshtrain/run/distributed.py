@@ -19,6 +19,7 @@ from typing import Any
 
 from meshtrain.cost.cluster import USABLE
 from meshtrain.errors import InputError
+from meshtrain.io.home import expanded
 from meshtrain.run.cluster_file import read_cluster
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.flags import TEXT
@@ -246,7 +247,7 @@ def cache_folder(configured: str | None) -> Path:
     """The folder of compiled programs: one for each kind of processor, whose instructions they are made of."""
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     chosen = configured or os.environ.get(CACHE_VARIABLE) or os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return Path(chosen or Path(user) / "meshtrain" / "compiled").expanduser() / _processor()
+    return expanded(chosen or Path(user) / "meshtrain" / "compiled") / _processor()
 
 
 def _processor() -> str:

@@ -4,22 +4,37 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshtrain.errors import InputError, MeshtrainError, nearest
+from meshtrain.errors import Exit, InputError, MeshtrainError, nearest
 from meshtrain.run.arguments import SECTIONS, Arguments, parse
+from meshtrain.run.digits import read_digits, shown
+from meshtrain.run.speech import fall_silent, open_mouth, say
 
 # What a flag takes: nothing, a whole number of at least 1, or a text.
 SWITCH, NUMBER, TEXT = "switch", "number", "text"
 
 
 def exit_code(work: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
-    """That of a door's work on its arguments (None: the program's). What a user can mend is one message, no trace."""
+    """That of a door's work on its arguments (None: the program's). What a user can mend is one message, no trace.
+
+    STORAGE where what the work has printed cannot be written.
+    """
+    open_mouth()
     try:
-        return work(sys.argv[1:] if argv is None else argv)
+        code = work(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
     except MeshtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return error.exit_code
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if error.filename is not None:  # of a file, and not of standard output
+            raise
+        say(f"error: standard output cannot be written: {error.strerror or error}.", error=True)
+        return Exit.STORAGE
+    finally:
+        fall_silent()
 
 
 def take_alone(
@@ -80,10 +95,10 @@ def take(argv: Sequence[str], known: Mapping[str, str]) -> tuple[dict[str, Any],
 
 
 def _number(flag: str, value: str) -> int:
-    digits = value.replace(",", "").replace("_", "")
-    if not digits.isdecimal() or int(digits) < 1:
-        raise InputError(f"{flag}: {value!r} is not a whole number of at least 1; {flag} 8 would work.")
-    return int(digits)
+    number = read_digits(value.replace(",", "").replace("_", ""))
+    if not number:
+        raise InputError(f"{flag}: {shown(value)} is not a whole number of at least 1; {flag} 8 would work.")
+    return number
 
 
 def _example(kind: str) -> str:

@@ -8,20 +8,22 @@ A folder is one run's while it trains; what a start was asked for replaces the f
 """
 
 import contextlib
-import fcntl
 import json
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from meshtrain.errors import InputError, StorageError
+from meshtrain.io import disk
+from meshtrain.io.checkpoint_folder import refuse_pattern
+from meshtrain.io.home import expanded
+from meshtrain.run.claim import LOCK, Claim
 from meshtrain.run.config import differences
 from meshtrain.run.watch.heartbeat import WATCH
 
 MARK = "meshtrain run"
-CONFIG, LAYOUT, LOCK, METRICS = "config.json", "layout.json", ".lock", "metrics.jsonl"
+CONFIG, LAYOUT, METRICS = "config.json", "layout.json", "metrics.jsonl"
 _FRESH = {LOCK, WATCH, CONFIG + ".new", LAYOUT, LAYOUT + ".new"}  # what a start that was killed at once may leave
 
 
@@ -33,17 +35,18 @@ class RunFolder:
 
         writes: whether this is the run's process that claims and describes it; the others only know where it is.
         """
-        self.path = Path(workdir).expanduser()
+        self.path = expanded(workdir, "config.workdir")
+        refuse_pattern(self.path)
         self.checkpoints, self.profile = self.path / "checkpoints", self.path / "profile"
         self._stored: dict[str, Any] | None = None
-        self._lock: IO[str] | None = None
+        self._claim: Claim | None = None
         if not writes:
             return
         with _writing(self.path):
-            self._stored = self._identify()
+            self._identify()  # nothing is made in what belongs to something else
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115  (held until the process ends)
-        self._take_lock(self._lock)
+            self._claim = Claim(self.path)
+            self._stored = self._identify()  # by whoever may have held it until now
 
     def refuse_other(self, mathematics: dict[str, Any], with_contents: bool, rows: int = 0) -> None:
         """InputError, with the list of differences, where what was trained here is not this run.
@@ -71,21 +74,34 @@ class RunFolder:
                 + "Go on with the old values, or start anew in another folder: --config.workdir=..."
             )
 
+    def has_evaluated_on_others(self, held_out: Sequence[str]) -> bool:
+        """Whether the losses on record may be of other held-out data than these (fingerprints)."""
+        before = self._stored.get("held_out") if self._stored is not None and self._has_progress() else None
+        return before is not None and before != list(held_out)
+
     def describe(
-        self, config: dict[str, Any], layout: dict[str, Any], mathematics: dict[str, Any], rows: int = 0
+        self,
+        config: dict[str, Any],
+        layout: dict[str, Any],
+        mathematics: dict[str, Any],
+        rows: int = 0,
+        held_out: Sequence[str] = (),
     ) -> None:
         """Stores what this start, which goes on from `rows` rows, was asked for; StorageError where there is no room.
 
         That a mixture is changed from now on is kept, with all such decisions before it.
         """
-        if self._lock is None:
+        if self._claim is None:
             return
+        with _writing(self.path):
+            self._claim.check()
         decisions = self._stored.get("decisions", []) if self._stored is not None else []
         old, new = (_changes(m) for m in (self._stored["mathematics"] if self._stored is not None else {}, mathematics))
         if self._stored is not None and old != new:
             decisions = [*decisions, {"time": time.time(), "rows": rows, "data.changes": [old, new]}]
         _write(self.path / LAYOUT, layout)
         stored = {"is": MARK, "config": config, "mathematics": mathematics, "decisions": decisions}
+        stored["held_out"] = list(held_out)
         _write(self.path / CONFIG, stored)
 
     def _identify(self) -> dict[str, Any] | None:
@@ -98,29 +114,16 @@ class RunFolder:
             names = []
         if not set(names) - _FRESH:
             return None
-        with contextlib.suppress(OSError, ValueError):
-            stored = json.loads((self.path / CONFIG).read_text())
-            if isinstance(stored, dict) and stored.get("is") == MARK and isinstance(stored.get("mathematics"), dict):
-                return stored
+        stored: Any = None
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
+            stored = json.loads((self.path / CONFIG).read_bytes())
+        if isinstance(stored, dict) and stored.get("is") == MARK:
+            _refuse_edited(self.path / CONFIG, stored)
+            return stored
         raise InputError(
             f"config.workdir={self.path} belongs to something else: it has no {CONFIG} of a run, but holds"
             f" {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}. Name a new or empty folder."
         )
-
-    def _take_lock(self, lock: IO[str]) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise InputError(
-                f"config.workdir={self.path}: process {lock.read().strip() or '?'} is training in this folder."
-            ) from None
-        except OSError:
-            return  # a file system without locks
-        with _writing(self.path):
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
 
     def _has_progress(self) -> bool:
         metrics = self.path / METRICS
@@ -130,8 +133,9 @@ class RunFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._lock is not None:
-            self._lock.close()  # another run may train here
+        if self._claim is not None:
+            with contextlib.suppress(OSError):
+                self._claim.release()
 
 
 def _changes(mathematics: dict[str, Any], rows: int | None = None) -> list[Any]:
@@ -140,16 +144,22 @@ def _changes(mathematics: dict[str, Any], rows: int | None = None) -> list[Any]:
     return [list(change) for change in found if rows is None or change[0] < rows]
 
 
+def _refuse_edited(path: Path, stored: dict[str, Any]) -> None:
+    """InputError where what a resume is compared with is not as a run writes it."""
+    try:
+        mathematics = stored["mathematics"]
+        _ = mathematics["optimizer"]["schedule"]["steps"], _changes(mathematics, 0), [*stored.get("decisions", [])]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(
+            f"{path}: not as a run wrote it ({type(error).__name__}: {error}), so it cannot be told whether this is the"
+            " same run. Bring the file back, or name another folder."
+        ) from None
+
+
 def _write(path: Path, values: dict[str, Any]) -> None:
     """Replaces a JSON file, whole or not at all."""
-    new = path.with_name(path.name + ".new")
     with _writing(path.parent):
-        with open(new, "w") as file:
-            json.dump(values, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        disk.replace(path, (json.dumps(values, indent=1) + "\n").encode())
 
 
 @contextlib.contextmanager

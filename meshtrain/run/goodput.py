@@ -5,6 +5,7 @@ it had got. Steps that a later start had to do again are lost, with the seconds 
 """
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,7 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from meshtrain.run import metrics
+from meshtrain.errors import InputError
+from meshtrain.io import disk
+from meshtrain.run import metrics, schema
 from meshtrain.run.watch import COMPILE, DATA, END, EVALUATION, SAVE, START, STEP
 
 FILE = "goodput.json"
@@ -47,10 +50,10 @@ class Goodput:
 
         writes: whether this is the process that keeps the account.
         """
-        self.path, self._writes, self._written = folder / FILE, writes, 0.0
-        self.starts = _load(self.path)
+        self.path, self._writes, self._written = folder / FILE, writes, -math.inf
+        self.starts = self._load()
         again = [record for record in metrics.read(folder / "metrics.jsonl") if record["step"] > first]
-        again = [record for record in again if "seconds" in record]
+        again = [record for record in again if isinstance(record.get("seconds"), int | float)]
         now = time.time()
         self.starts.append(Start(now, now, first, first))
         self._now.lost_steps, self._now.lost_seconds = len(again), sum(record["seconds"] for record in again)
@@ -64,12 +67,23 @@ class Goodput:
         now = time.time()
         self._now.began, self._now.seen, self._now.step = now - sum(seconds.values()), now, step
         self._now.seconds, self._now.done = dict(seconds), done
-        if self._writes and (force or now - self._written > PERIOD):
-            self._written = now
+        if self._writes and (force or time.monotonic() - self._written > PERIOD):
+            self._written = time.monotonic()
             with suppress(OSError):  # an account is no reason to end a run
-                new = self.path.with_suffix(".new")
-                new.write_text(json.dumps([asdict(start) for start in self.starts]))
-                new.replace(self.path)
+                text = json.dumps([asdict(start) for start in self.starts])
+                disk.replace(self.path, text.encode(), durable=False)
+
+    def _load(self) -> list[Start]:
+        """The starts before this one; none where they cannot be read: then the file is kept under another name."""
+        try:
+            return [schema.build(Start, values, FILE) for values in json.loads(self.path.read_bytes())]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError, InputError):
+            if self._writes:
+                with suppress(OSError):
+                    self.path.rename(self.path.with_name(f"{FILE}.unread"))
+            return []
 
     def summary(self) -> dict[str, Any]:
         """share: trained time / all time. seconds: what the rest went to. Over all starts so far."""
@@ -115,13 +129,6 @@ def summarise(starts: list[Start]) -> dict[str, Any]:
         "lost_steps": sum(start.lost_steps for start in starts),
         "seconds": seconds,
     }
-
-
-def _load(path: Path) -> list[Start]:
-    try:
-        return [Start(**values) for values in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError):
-        return []
 
 
 def _time(seconds: float) -> str:

@@ -36,13 +36,16 @@ from meshtrain.step.state import make_device_order
 COMPILING = 7200  # seconds that a process waits for the slowest to compile
 
 
-def train(request: Request) -> int:
-    """Trains to the last step, or until a signal; returns the exit code. Errors as MeshtrainError."""
+def train(request: Request, stop: StopRequest) -> int:
+    """Trains to the last step, or until a signal; returns the exit code. Errors as MeshtrainError.
+
+    stop: what listens for the signals, since the start of the program.
+    """
     progress = Progress(request.config.steps, request.config.log_every, quiet=not request.process.is_first)
     for warning in request.warnings:
         progress.say(f"warning: {warning}")
     watch = Watchdog(request.config.watch, request.process, progress.say)
-    with contextlib.closing(watch), StopRequest() as stop, contextlib.ExitStack() as cleanup:
+    with contextlib.closing(watch), contextlib.ExitStack() as cleanup:
         cleanup.callback(progress.close)
         try:
             return watch.done(_train(request, progress, stop, watch, cleanup))
@@ -86,6 +89,8 @@ def _train(
     watch.watch_saves(lambda: checkpoints.began)
     saved = checkpoints.newest()
     first = saved.step if saved else 0
+    if me.is_first and (lack := checkpoints.lack_of_room(specs)) is not None:
+        say(f"warning: {lack}")
     if saved and first >= config.steps and not saved.record.get("evaluation_cut"):
         say(f"nothing to do: {folder.path} is at step {first}; --config.steps above that goes on")
         return Exit.DONE
@@ -94,17 +99,20 @@ def _train(
     data_work = Background("data", lambda: startup.open_data(config, progress, peers))
     step_work = Background("compilation", lambda: startup.compile_step(config, placement, progress))
     peers.agree("first state", lambda: None)  # the devices' first exchange waits 30 s for the slowest process, no more
-    state = startup.first_state(config, specs, placement, saved, progress)
+    state = startup.first_state(config, specs, placement, saved, progress, peers)
     data = data_work.result()
     say(startup.describe_data(data, config))
 
     # Now that the content of the data is known: is this the run that the folder holds?
     mathematics = run_config.mathematics(config, data.contents)
     peers.agree("folder and data", lambda: folder.refuse_other(mathematics, True, first * config.global_batch))
-    asked = (run_config.as_json(config), request.layout, mathematics, first * config.global_batch)
+    if folder.has_evaluated_on_others(data.held_out_contents):
+        say("warning: the held-out data is not that of before: evaluations on record are no measure for those to come")
+    asked = (
+        run_config.as_json(config), request.layout, mathematics, first * config.global_batch, data.held_out_contents
+    )  # fmt: skip
     peers.agree("folder and run", lambda: folder.describe(*asked))
-    if me.is_first:
-        origin.carry(config.init, folder.path)
+    peers.share("files of the model", lambda: origin.carry(config.init, folder.path))
     order = row_order(placement, config.data.length)
     batches = cleanup.enter_context(
         Batches(

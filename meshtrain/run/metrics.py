@@ -7,13 +7,13 @@ before training goes on. A log that cannot be written is said once and never sto
 import contextlib
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from meshtrain.errors import StorageError
+from meshtrain.io import disk
 
 Number = float | int | list[float] | None  # a list is in the records alone, on no board
 
@@ -41,7 +41,7 @@ class Metrics:
         """One record; numbers that are not finite become null. Returns without waiting for the disk to sync."""
         if not self._writes:
             return
-        finite = {key: value if _finite(value) else None for key, value in record.items()}
+        finite = {key: _finite(value) for key, value in record.items()}
         self._waiting += json.dumps(finite, allow_nan=False).encode() + b"\n"
         self._flush()
         if self._board is not None:
@@ -105,13 +105,8 @@ def cut_after(path: Path, step: int) -> int:
     kept = [record for record in read(path) if record["step"] <= step]
     text = "".join(json.dumps(record) + "\n" for record in kept).encode()
     if text != _content(path):
-        new = path.with_suffix(".new")
         try:
-            with open(new, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
+            disk.replace(path, text)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from None
     return len(text)
@@ -127,8 +122,11 @@ def _content(path: Path) -> bytes:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-def _finite(value: Number) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
+def _finite(value: Any) -> Any:
+    """A number, or a list of them, with None in the place of each that is not finite."""
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Board:

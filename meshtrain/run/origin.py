@@ -13,10 +13,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from meshtrain.errors import InputError
+from meshtrain.errors import InputError, StorageError
+from meshtrain.io import disk
 from meshtrain.io.hf import is_folder, open_folder
 from meshtrain.io.hf.family import TRAINING_EXPERTS
 from meshtrain.io.hf.folder import CARRIED, CONFIG, Folder
+from meshtrain.io.home import expanded
 from meshtrain.model import ModelConfig
 
 HF = "hf"  # the folder, in a run's, of what came along from Hugging Face
@@ -31,6 +33,7 @@ def complete(values: Mapping[str, Any]) -> dict[str, Any]:
     init = values.get("init")
     if not isinstance(init, str):
         return dict(values)
+    expanded(init, "config.init")  # what no folder can be called is told with its key
     # Where that folder is no longer there, the run's own knows what it began with.
     found = stored_model(init) or stored_model(values.get("workdir") or init)
     if found is None:
@@ -78,31 +81,40 @@ def stored_model(path: str | Path) -> dict[str, Any] | None:
     if is_folder(path):
         return dataclasses.asdict(open_folder(path).model)
     try:
-        return dict(json.loads((Path(path).expanduser() / CONFIG).read_text())["config"]["model"])
-    except (OSError, ValueError, TypeError, KeyError):
+        return dict(json.loads((expanded(path) / CONFIG).read_text())["config"]["model"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
 def carry(init: str | None, workdir: Path) -> None:
-    """Copies what belongs to the model from the folder of `init` into the run's, once; nothing where there is none."""
+    """Copies what belongs to the model from the folder of `init` into the run's, once; nothing where there is none.
+
+    StorageError where that fails.
+    """
     to = workdir / HF
     if init is None or to.exists():
         return
-    source = Path(init).expanduser()
+    source = expanded(init)
     partial = workdir / f".{HF}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    if is_folder(source):
-        copy_files(open_folder(source), partial)
-    elif (source / HF / RECORD).exists():
-        shutil.copytree(source / HF, partial)
-    else:
-        return
-    partial.rename(to)
+    try:
+        if is_folder(source):
+            copy_files(open_folder(source), partial)
+        elif (source / HF / RECORD).exists():
+            shutil.copytree(source / HF, partial)
+        else:
+            return
+        disk.sync_all(partial)
+        partial.rename(to)
+    except OSError as error:  # of several files: shutil.Error
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = error.strerror or str(error)
+        raise StorageError(f"the tokenizer and config.json of {source} cannot be copied to {to}: {reason}.") from None
 
 
 def other_tokenizer(init: str | None, hashes: Collection[str]) -> str | None:
     """A warning where the data was made with another tokenizer than the one beside the first weights; else None."""
-    folder = Path(init or "").expanduser()
+    folder = expanded(init or "")
     for file in (folder / HF / TOKENIZER, folder / TOKENIZER):
         if init is not None and file.exists():
             if hashlib.sha256(file.read_bytes()).hexdigest() not in hashes and hashes:

@@ -15,12 +15,12 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, TypeVar, Union
 
 from meshtrain.errors import InputError, nearest
+from meshtrain.run.digits import LARGEST, shown
 
 T = TypeVar("T")
 
 NOTHING = ("none", "null")
 MISSING = object()
-LARGEST = 2**63 - 1  # of integers: what arrays, files and clocks hold
 
 
 class _UnfitError(Exception):
@@ -67,7 +67,7 @@ def convert(value: Any, annotation: Any, path: str) -> Any:
     except _UnfitError as unfit:
         reason = f" ({unfit.reason})" if unfit.reason else ""
         raise InputError(
-            f"{path}={value!r} ({type(value).__name__}): expected {unfit.expected}{reason}, "
+            f"{path}={shown(value)} ({type(value).__name__}): expected {unfit.expected}{reason}, "
             f"for example {path}={unfit.example}."
         ) from None
 

@@ -34,6 +34,12 @@ class Stopped(BaseException):
     """A signal came before training began."""
 
 
+def listen_no_more() -> None:
+    """All is done, and how this process ends is decided: a signal that comes now changes nothing."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class StopRequest:
     """Listens for the signals while it is entered."""
 

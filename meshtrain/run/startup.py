@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import jax
 from meshtrain.errors import InputError
 from meshtrain.io import checkpoint, hf
 from meshtrain.io.checkpoint_folder import Saved
+from meshtrain.io.home import expanded
 from meshtrain.io.rows import Source, batch_fields
 from meshtrain.io.sources import ensure_prepared, open_held_out, open_train
 from meshtrain.io.together import ALONE, Together
@@ -34,6 +34,11 @@ class Data:
     held_out: dict[str, HeldOutWindows]
     contents: tuple[str, ...]
     tokenizers: tuple[str, ...]
+
+    @property
+    def held_out_contents(self) -> tuple[str, ...]:
+        """A fingerprint of each held-out set."""
+        return tuple(windows.tokens.fingerprint for windows in self.held_out.values())
 
 
 def step_config(config: RunConfig) -> StepConfig:
@@ -59,7 +64,7 @@ def open_data(config: RunConfig, progress: Progress, together: Together = ALONE)
 
     def prepare() -> None:
         assert config.data.prepare is not None
-        if Path(config.data.paths[0]).expanduser().exists():
+        if expanded(config.data.paths[0], "data.paths").exists():
             try:  # what counts is what the folder holds; that the run says something else is worth a word
                 ensure_prepared(config.data)
             except InputError as error:
@@ -104,7 +109,12 @@ def compile_step(config: RunConfig, placement: Placement, progress: Progress) ->
 
 
 def first_state(
-    config: RunConfig, specs: TrainState, placement: Placement, saved: Saved | None, progress: Progress
+    config: RunConfig,
+    specs: TrainState,
+    placement: Placement,
+    saved: Saved | None,
+    progress: Progress,
+    together: Together = ALONE,
 ) -> TrainState:
     """The state that training goes on from: a checkpoint's, or a new one (with another run's weights, if asked for)."""
     targets = abstract_state(specs, placement)
@@ -123,7 +133,7 @@ def first_state(
             params = hf.read_params(hf.open_folder(config.init), specs.params, targets.params)
             params = make_device_order(specs.params, placement)(params)
     elif config.init is not None:
-        source = checkpoint.find(Path(config.init).expanduser(), progress.say)
+        source = checkpoint.find(expanded(config.init, "config.init"), progress.say, together)
         with progress.phase(f"weights of step {source.step} from {source.folder}", announce=False):
             params = checkpoint.restore_params(source, specs.params, targets.params)
             params = make_device_order(specs.params, placement)(params)

@@ -18,8 +18,7 @@ class Trace:
         if self._steps is None or self._running or not self._steps[0] <= step <= self._steps[1]:
             return
         wait()
-        jax.profiler.start_trace(str(self._folder))
-        self._running = True
+        self._running = self._tried(lambda: jax.profiler.start_trace(str(self._folder)))
 
     def after(self, step: int, wait: Callable[[], None]) -> None:
         """Called after a step was started."""
@@ -31,5 +30,15 @@ class Trace:
         """Ends a trace that is running."""
         if self._running:
             self._running = False
-            jax.profiler.stop_trace()
-            self._say(f"trace written to {self._folder}")
+            if self._tried(jax.profiler.stop_trace):
+                self._say(f"trace written to {self._folder}")
+
+    def _tried(self, work: Callable[[], None]) -> bool:
+        """Whether it could be done; if not, that is said, nothing more is traced, and training goes on."""
+        try:
+            work()
+        except Exception as error:  # of the profiler, or of the disk
+            self._steps = None
+            self._say(f"warning: config.profile: no trace in {self._folder}: {str(error).splitlines()[0][:300]}")
+            return False
+        return True

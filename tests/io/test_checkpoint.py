@@ -293,6 +293,57 @@ def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
     assert newest(tmp_path) is None
 
 
+@pytest.mark.parametrize("name", ["lr=[1e-3]", "a*", "a?", "a\\b", "a\udcffb"])
+def test_a_folder_that_orbax_takes_for_a_pattern_is_refused(tmp_path: Path, name: str) -> None:
+    """There it would leave out, without an error, what it had written: a checkpoint that nobody could read."""
+    with pytest.raises(InputError, match="checkpoints cannot be saved"):
+        Checkpoints(tmp_path / name, CheckpointConfig(), print)
+
+
+def test_a_save_whose_parts_were_not_joined_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_folder, "refuse_pattern", lambda folder: None)
+    with pytest.raises(StorageError, match="has not joined its parts"):
+        save(tmp_path / "[x]", 1)
+    assert checkpoint_folder.steps(tmp_path / "[x]") == []
+
+
+def test_an_old_step_that_cannot_be_deleted_is_said_and_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system keeps the files of a folder for as long as another process reads them."""
+    remove = checkpoint_folder._remove
+
+    def held(path: Path) -> None:
+        if "00000001" in path.name:
+            raise OSError(39, "Directory not empty")
+        remove(path)
+
+    monkeypatch.setattr(checkpoint_folder, "_remove", held)
+    said = save(tmp_path, 1, 2, 3, 4, keep_last=1)
+    assert checkpoint_folder.steps(tmp_path) == [4]
+    assert any("an old checkpoint" in text and "Directory not empty" in text for text in said)
+    assert newest(tmp_path) is not None  # a start is not held up by it either
+    monkeypatch.undo()
+    save(tmp_path, 5, keep_last=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000005"]
+
+
+def test_a_step_whose_loss_cannot_be_read_now_may_be_of_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1, 2, 3, keep_last=5)
+    read = checkpoint_folder.read_record
+
+    def failing(folder: Path) -> Any:
+        if folder.name.endswith("1"):
+            raise StorageError("an I/O error")
+        return read(folder)
+
+    monkeypatch.setattr(checkpoint_folder, "read_record", failing)
+    checkpoint_folder.retire(tmp_path, 1, None, 1)
+    assert checkpoint_folder.steps(tmp_path) == [1, 3]
+
+
 def test_a_relative_folder_is_as_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(Path("relative"), 1)

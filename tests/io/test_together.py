@@ -70,7 +70,7 @@ def save(folder: Path, step: int, count: int) -> Path:
         (partial / "arrays" / f"{number}").write_bytes(bytes([number]) * 100)
     for index in range(count):
         checkpoint_folder.take_checksums(partial, Member(index, count))
-    return checkpoint_folder.complete(partial, step, {}, {})
+    return checkpoint_folder.complete(partial, step, {}, {}, count)
 
 
 @pytest.mark.parametrize("count", [1, 3, 9])

@@ -29,6 +29,45 @@ def test_a_text_that_a_tokenizer_cannot_say_is_named() -> None:
         Tokenizer("words", words.to_str(), 2, 1).encode(["b"])
 
 
+def bpe(unk: str | None = None) -> tokenizers.Tokenizer:
+    """A BPE of the letters a and b, with a mark before each text."""
+    vocab = {"a": 0, "b": 1, "ab": 2, END_TOKEN: 3, "<s>": 4}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [("a", "b")], unk_token=unk))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.normalizer = tokenizers.normalizers.NFKC()
+    backend.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 4)])
+    backend.add_special_tokens([END_TOKEN, "<s>"])
+    return backend
+
+
+def test_text_is_never_left_out_in_silence(trained: Tokenizer, tmp_path: Path) -> None:
+    """The library passes over what is not in a BPE's vocabulary, where nothing stands for the unknown."""
+    assert bpe().encode("abc", add_special_tokens=False).ids == [2]  # so it does
+    tokenizer = Tokenizer("old", bpe().to_str(), 5, 3)
+    assert [ids.tolist() for ids in tokenizer.encode(["ab  ba", ""])] == [[2, 1, 0], []]
+    for text in ("abc", "ab é", "c"):
+        with pytest.raises(InputError, match=r"old: it has no tokens for a part of '.*left out of the text in silence"):
+            tokenizer.encode([text])
+    with pytest.raises(InputError, match="no tokens for a part of 'xx'"):
+        tokenizer.encode_chats([("ab<s>xx", [(0, 2)])])
+    assert Tokenizer("new", bpe("<s>").to_str(), 5, 3).encode(["ac"])[0].tolist() == [0, 4]
+    assert trained.encode(["日本"])[0].size == 6  # all bytes are known
+
+
+def test_what_a_tokenizer_puts_before_a_text_is_found_whatever_it_knows(tmp_path: Path) -> None:
+    backend = bpe()
+    backend.model = tokenizers.models.BPE({"z": 0, END_TOKEN: 3, "<s>": 4}, [])
+    (tmp_path / "tokenizer.json").write_text(backend.to_str())
+    assert load_tokenizer(str(tmp_path)).begin_id == 4
+
+
+def test_ids_that_a_batch_cannot_hold_are_refused(tmp_path: Path) -> None:
+    words = tokenizers.models.WordLevel({"a": 0, END_TOKEN: 2**31}, unk_token="a")
+    (tmp_path / "tokenizer.json").write_text(tokenizers.Tokenizer(words).to_str())
+    with pytest.raises(InputError, match=r"a vocabulary of 2147483649 ids; ids from 2147483648 on"):
+        load_tokenizer(str(tmp_path))
+
+
 def test_bytes_are_bytes() -> None:
     byte = load_tokenizer("byte")
     assert (byte.vocab_size, byte.end_id) == (257, 256)

@@ -99,6 +99,21 @@ def test_damaged_files_are_refused_before_and_while_they_are_read(
         source.rows(np.arange(14))
 
 
+def test_document_ends_that_are_none_are_never_taken_for_ends(tmp_path: Path) -> None:
+    """A file of the right size with other numbers in it: out of order, or in order and at other tokens."""
+    write_set(tmp_path / "s", numbered(140))
+    path = tmp_path / "s" / "documents.bin"
+    good = np.frombuffer(path.read_bytes(), "<i8").copy()
+    moved = np.where(good == 14, 15, good)
+    for other, message in ((good[::-1], "not in order"), (moved, "token 14 of the file .*is 13, and documents.bin")):
+        path.write_bytes(other.astype("<i8").tobytes())
+        source = Windows(open_token_set(tmp_path / "s"), 10)
+        with pytest.raises(InputError, match=message):
+            source.rows(np.arange(14))
+    path.write_bytes(good.tobytes())
+    Windows(open_token_set(tmp_path / "s"), 10).rows(np.arange(14))
+
+
 def edited(**changes: object) -> Callable[[Path], object]:
     def edit(folder: Path) -> None:
         path = folder / "manifest.json"
@@ -120,6 +135,11 @@ def edited(**changes: object) -> Callable[[Path], object]:
         (edited(num_tokens=5), "totals are not the sums"),
         (edited(vocab_size="many"), "not a manifest that this version can read"),
         (edited(shards=[{"file": "shard-00000.bin"}]), "not a manifest that this version can read"),
+        (edited(shards=[1]), "not a manifest that this version can read"),
+        (edited(num_tokens="70"), "not a manifest that this version can read"),
+        (edited(end_id=-1), "not a manifest that this version can read"),
+        (edited(vocab_size=2**31 + 1), "a vocabulary of 2147483649 ids"),
+        (lambda folder: (folder / "manifest.json").write_text("[" * 100_000), "manifest.json: cannot be read"),
         (shutil.rmtree, "there is no such folder"),
     ],
 )

@@ -30,6 +30,11 @@ OTHER_ERRORS = [
     (["--config.stepz=3"], ["config.stepz", "'config.steps'"]),
     (["--steps=3"], ["'--config.steps=3'"]),
     (["--config=/nowhere.py"], ["twice"]),
+    (["--config.workdir=/tmp/" + "x" * 300], ["config.workdir=/tmp/xx", "305 characters", "too long"]),
+    (["--config.init=~nobody-of-this-name/x"], ["config.init=~nobody-of-this-name/x", "no such home"]),
+    (["--layout", "x" * 300], ["--layout=xx", "too long"]),
+    (["--config.cluster=" + "x" * 300], ["config.cluster=xx", "too long"]),
+    (["--config.workdir=runs/lr=[1e-3]"], ["lr=[1e-3]", "cannot be saved in a folder with [ in its path"]),
 ]
 
 
@@ -64,7 +69,7 @@ def test_a_folder_of_something_else_is_left_alone(
     assert mine.read_text() == "mine"
 
 
-@pytest.mark.parametrize("workdir", ["/proc/meshtrain/run", "/dev/null/run", "/tmp/" + "x" * 300])
+@pytest.mark.parametrize("workdir", ["/proc/meshtrain/run", "/dev/null/run"])
 def test_a_folder_that_cannot_be_made_is_a_storage_error(
     tmp_path: Path, here: list[str], capsys: pytest.CaptureFixture[str], workdir: str
 ) -> None:

@@ -173,8 +173,11 @@ def test_wrong_arguments(arguments: list[str], expected: str, capsys: pytest.Cap
 
 def test_sizes() -> None:
     assert [work.parse_size(text) for text in ("5GB", "2GiB", "300", "1.5kb")] == [5 * 10**9, 2**31, 300, 1500]
-    with pytest.raises(InputError, match="shard-size"):
-        work.parse_size("many")
+    for text in ("many", "0.1", f"{'9' * 400}GB"):
+        with pytest.raises(InputError, match="shard-size"):
+            work.parse_size(text)
+    with pytest.raises(InputError, match="--step"):
+        work.parse_step("9" * 5000)
 
 
 @pytest.mark.slow

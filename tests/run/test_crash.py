@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def test_two_processes_never_train_in_one_folder(tmp_path: Path, cache: Path) ->
     first.wait_for("step 1/")
     second = Process(*run, cache=cache)
     assert second.finish() == 2
-    assert f"process {first.child.pid} is training in this folder" in second.output
+    assert f"process {first.child.pid} on {socket.gethostname()} is training in this folder" in second.output
     first.signal(signal.SIGTERM)
     assert first.finish() == 5
 

@@ -14,6 +14,7 @@ from meshtrain.io.hf.fields import Group, Must, Reader, Values, all_typed
 from meshtrain.io.hf.table import Line
 from meshtrain.layout import named_specs
 from meshtrain.model import ModelConfig, MoEConfig, describe
+from meshtrain.model.config import check_layers
 
 # Keys that say nothing about what the model computes: provenance, generation, training of others, other heads.
 IRRELEVANT = frozenset({
@@ -70,6 +71,7 @@ class Family:
         try:
             for group in (*GENERAL, *self.groups):
                 fields |= group.read(given)
+                check_layers(fields.get("num_layers"), source)  # what comes next may count them
         except (TypeError, ValueError, ArithmeticError) as error:
             raise InputError(f"{source}: a value of another type than {self.model_type} has: {error}.") from None
         known = given.taken | IRRELEVANT | set(self.irrelevant)

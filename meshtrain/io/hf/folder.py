@@ -19,6 +19,7 @@ from meshtrain.io.hf.family import Family
 from meshtrain.io.hf.known import FAMILIES
 from meshtrain.io.hf.safetensors import DTYPES, Tensor, read_header
 from meshtrain.io.hf.table import Piece, pieces
+from meshtrain.io.home import expanded
 from meshtrain.model import ModelConfig
 
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
@@ -128,18 +129,22 @@ def bare(name: str, family: Family) -> str:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether this is a Hugging Face folder, rather than one of ours: a config.json that says a model_type."""
+    """Whether this is a Hugging Face folder, rather than one of ours: a config.json that says a model_type, or one that
+    cannot be read beside files of weights."""
+    folder = expanded(path)
     try:
-        return "model_type" in json.loads((Path(path).expanduser() / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return "model_type" in _json(folder / CONFIG)
+    except (ValueError, TypeError, RecursionError):
+        return any(folder.glob("*.safetensors*"))
+    except OSError:
         return False
 
 
 def open_folder(path: str | Path) -> Folder:
     """A folder with its config read; InputError where it is missing, not understood, or of an unknown family."""
-    path = Path(path).expanduser()
+    path = expanded(path)
     try:
-        values = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        values = _json(path / CONFIG)
     except FileNotFoundError:
         missing = f"it has no {CONFIG}" if path.is_dir() else "there is no such folder"
         raise InputError(f"{path}: not a Hugging Face folder: {missing}.{_other_format(path)}") from None
@@ -165,6 +170,11 @@ def open_folder(path: str | Path) -> Folder:
     return Folder(path, values, family, family.model(values, str(path / CONFIG)))
 
 
+def _json(path: Path) -> Any:
+    """A JSON file, with or without the mark (BOM) that some programs put before UTF-8."""
+    return json.loads(path.read_text(encoding="utf-8-sig"))
+
+
 def _tensors(path: Path) -> dict[str, Tensor]:
     present = sorted(file.name for file in path.glob("*.safetensors") if not file.name.startswith(_FOREIGN))
     index = path / INDEX
@@ -174,7 +184,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         _refuse_strays(path, present, [SINGLE], f"there is a {SINGLE} and no {INDEX}")
         return read_header(path / SINGLE)
     try:
-        where = {str(name): str(file) for name, file in json.loads(index.read_text("utf-8"))["weight_map"].items()}
+        where = {str(name): str(file) for name, file in _json(index)["weight_map"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index}: cannot be read ({error!r}): expected a weight_map of tensors and files.") from None
     files = sorted(set(where.values()))

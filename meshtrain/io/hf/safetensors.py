@@ -152,12 +152,3 @@ def create(path: Path, tensors: list[tuple[str, str, tuple[int, ...]]]) -> dict[
         name: Tensor(name, path, dtype, shape, 8 + len(text) + header[name]["data_offsets"][0])
         for name, dtype, shape in tensors
     }
-
-
-def sync(path: Path) -> None:
-    """A file's bytes to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

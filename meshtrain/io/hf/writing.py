@@ -21,6 +21,7 @@ from meshtrain.io.hf.fields import Values
 from meshtrain.io.hf.folder import CARRIED, CONFIG, INDEX, SINGLE, bare
 from meshtrain.io.hf.safetensors import DTYPES, Tensor
 from meshtrain.io.hf.table import Piece, copy, pieces, view
+from meshtrain.io.home import expanded
 from meshtrain.io.staging import errors_named, staged
 from meshtrain.io.writer import write_json
 from meshtrain.layout import ArraySpec
@@ -85,7 +86,7 @@ def write_folder(
     values |= target.made.get(CONFIG, {})
     values["dtype" if "dtype" in (target.start or {}) else "torch_dtype"] = IN_CONFIG[target.dtype]
     parts = {line.path: (spec, list(pieces(line, spec, model))) for line, spec in target.family.weights(model)}
-    output = output.expanduser().absolute()
+    output = expanded(output).absolute()
     with staged(output) as folder, errors_named(output):
         tensors = _create(folder, parts, target)
         total = sum(tensor.num_bytes for tensor in tensors.values())
@@ -93,8 +94,6 @@ def write_folder(
         with byte_bar(f"writing {output.name}", total, progress) as advance:
             for path, (spec, found) in parts.items():
                 overflows += _write(weight(path), spec, found, tensors, advance)
-        for file in {tensor.file for tensor in tensors.values()}:
-            safetensors.sync(file)
         for name, made in ({**target.made, CONFIG: values}).items():
             write_json(folder / name, made)
         for name in CARRIED:

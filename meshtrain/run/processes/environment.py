@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from meshtrain.errors import InputError
+from meshtrain.run.digits import read_digits, shortened
 from meshtrain.run.processes.fact import Fact
 from meshtrain.run.processes.gpus import own_gpus
 from meshtrain.run.processes.launchers import LAUNCHERS, Facts
@@ -21,6 +22,7 @@ VARIABLES = {
     "MESHTRAIN_WAIT": "wait",
 }
 NUMBERS = ("processes", "process", "wait")
+MOST = 1_000_000  # processes, and seconds of a wait: clocks and sockets take no more than some 1e9
 WAIT = 300  # seconds that a process waits for the others at the start
 
 
@@ -175,17 +177,19 @@ def _missing(name: str, launcher: str) -> str:
 
 def _number(name: str, fact: Fact[Any]) -> Fact[int]:
     text, smallest = str(fact.value), int(name != "process")
-    if not text.isdecimal() or int(text) < smallest:
-        raise InputError(f"{fact.source}={text}: it must be a whole number of at least {smallest}.")
-    return Fact(int(text), fact.source)
+    number = read_digits(text)
+    if number is None or not smallest <= number <= MOST:
+        raise InputError(f"{fact.source}={shortened(text)}: it must be a whole number from {smallest} to {MOST}.")
+    return Fact(number, fact.source)
 
 
 def _address(fact: Fact[str]) -> str:
     host, _, port = fact.value.rpartition(":")
     bare = ":" in host and not (host.startswith("[") and host.endswith("]"))  # IPv6 without its brackets
-    if not host or bare or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or bare or not 0 < (read_digits(port) or 0) < 65536:
         example = "[fd00::1]" if bare else fact.value.split(":")[0] or "node1"
         raise InputError(
-            f"{fact.source}={fact.value}: it must be HOST:PORT with a port from 1 to 65535, for example {example}:8476."
+            f"{fact.source}={shortened(fact.value)}: it must be HOST:PORT with a port from 1 to 65535, for example"
+            f" {example}:8476."
         )
     return fact.value

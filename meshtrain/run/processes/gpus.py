@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 from meshtrain.errors import InputError
+from meshtrain.run.digits import read_digits
 from meshtrain.run.processes.fact import Fact
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -79,7 +80,7 @@ def _visible(environ: Mapping[str, str], name: str | None, gpus_there: int | Non
 def _amount(environ: Mapping[str, str], name: str) -> int | None:
     """The number in `8`, `a100:8` or `gpu:a100:8`; None where there is none."""
     last = environ.get(name, "").split(",")[0].rpartition(":")[2]
-    return int(last) if last.isdecimal() else None
+    return read_digits(last)
 
 
 def _count(text: str, name: str) -> int:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshtrain.errors import InputError
+from meshtrain.run.digits import read_digits, shortened
 from meshtrain.run.processes.fact import Fact
-from meshtrain.run.processes.nodes import expand_counts, expand_nodes
+from meshtrain.run.processes.nodes import expand_nodes, tasks_of_node
 
 Facts = dict[str, Fact[Any]]
 PORTS = range(61440, 65536)  # above the ports that systems give to outgoing connections
@@ -32,7 +33,8 @@ def open_mpi(environ: Mapping[str, str]) -> Facts | None:
     # `JOB.0;tcp://10.0.0.1,10.1.0.1:34911;...` of version 4; version 5 says nothing, and --coordinator must.
     found = re.match(r"(\d+)\.\d+;tcp://([\d.]+)", environ.get("OMPI_MCA_orte_hnp_uri", ""))
     if found:
-        facts["coordinator"] = Fact(f"{found[2]}:{_port(int(found[1]))}", "OMPI_MCA_orte_hnp_uri (where mpirun runs)")
+        port = _port(read_digits(found[1]) or 0)
+        facts["coordinator"] = Fact(f"{found[2]}:{port}", "OMPI_MCA_orte_hnp_uri (where mpirun runs)")
     return facts
 
 
@@ -40,8 +42,8 @@ def slurm(environ: Mapping[str, str]) -> Facts | None:
     """srun. Process 0 is on the first node of the step; InputError in a job of several tasks without srun."""
     if not environ.get("SLURM_JOB_ID"):
         return None
-    step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
-    if not step.isdecimal() or int(step) >= NO_SRUN or "SLURM_PROCID" not in environ:
+    step = read_digits(environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "")))
+    if step is None or step >= NO_SRUN or "SLURM_PROCID" not in environ:
         tasks = environ.get("SLURM_NTASKS", environ.get("SLURM_NPROCS", "1"))
         if tasks != "1":
             raise InputError(
@@ -59,16 +61,15 @@ def slurm(environ: Mapping[str, str]) -> Facts | None:
     nodes = _first(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     if nodes:
         restarts = int(facts["restarts"].value) if "restarts" in facts else 0
-        number = _read(environ, job=("SLURM_JOB_ID",))["job"].value + 97 * int(step) + 1009 * restarts
-        first = expand_nodes(nodes.value)[0]
+        number = _read(environ, job=("SLURM_JOB_ID",))["job"].value + 97 * step + 1009 * restarts
+        first = next(expand_nodes(nodes.value))
         facts["coordinator"] = Fact(f"{first}:{_port(number)}", f"first of {nodes.source}; port from SLURM_JOB_ID")
     if environ.get("SLURMD_NODENAME"):
         facts["host"] = Fact(environ["SLURMD_NODENAME"], "SLURMD_NODENAME")
     counts = _first(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    if counts and environ.get("SLURM_NODEID", "").isdecimal():
-        by_node = expand_counts(counts.value)
-        if int(environ["SLURM_NODEID"]) < len(by_node):
-            facts["local_processes"] = Fact(by_node[int(environ["SLURM_NODEID"])], counts.source)
+    node = read_digits(environ.get("SLURM_NODEID", ""))
+    if counts and node is not None and (here := tasks_of_node(counts.value, node)) is not None:
+        facts["local_processes"] = Fact(here, counts.source)
     return facts
 
 
@@ -82,7 +83,7 @@ def kubernetes(environ: Mapping[str, str]) -> Facts | None:
     facts = _read(environ, process=("JOB_COMPLETION_INDEX",), restarts=("JOBSET_RESTART_ATTEMPT",))
     jobset, pod = environ.get("JOBSET_NAME"), environ.get("HOSTNAME", "")
     found = re.fullmatch(r".+-(\d+)-\d+", pod)
-    if jobset and found and int(found[1]):
+    if jobset and found and found[1].strip("0"):
         raise InputError(
             f"HOSTNAME={pod}: this pod belongs to job {found[1]} of its JobSet, and pods are counted within one job."
             " Write `replicas: 1` with as many completions as there are nodes."
@@ -126,9 +127,10 @@ def _read(environ: Mapping[str, str], **wanted: tuple[str, ...]) -> Facts:
     for fact, names in wanted.items():
         for name in names:
             if text := environ.get(name, ""):
-                if not text.isdecimal():
-                    raise InputError(f"{name}={text}: it must be a whole number.")
-                facts[fact] = Fact(int(text), name)
+                number = read_digits(text)
+                if number is None:
+                    raise InputError(f"{name}={shortened(text)}: it must be a whole number.")
+                facts[fact] = Fact(number, name)
                 break
     return facts
 

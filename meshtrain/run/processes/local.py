@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from meshtrain.run.processes import mortal
+from meshtrain.run.speech import say
 
 GRACE = 10.0  # seconds that the others have after one has failed
 FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
@@ -125,7 +126,7 @@ class LocalProcesses:
 
     def _print(self, who: str, text: str) -> None:
         with self._lock:
-            print(f"[{who}] {text}", flush=True)
+            say(f"[{who}] {text}")
 
 
 def _mortal(command: Sequence[str]) -> list[str]:

@@ -20,9 +20,11 @@ from meshtrain.run.processes.environment import ThisProcess
 
 GREETING = "meshtrain meeting 1"
 RETRY = 0.2  # seconds between two attempts to reach process 0
-LIMIT = 1 << 16  # bytes of a line that a process says of itself
+PART = 1 << 16  # bytes that are received at once
+LIMIT = 1 << 24  # bytes of a line that a process says of itself: a config may name thousands of paths
 
 Card = dict[str, Any]  # what a process says of itself
+CARD = {"is", "process", "count", "host", "facts"}
 
 
 def meet(me: ThisProcess, facts: Mapping[str, Any]) -> None:
@@ -62,14 +64,18 @@ def _receive_all(me: ThisProcess, card: Card, deadline: float) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_listen(me))
         visitors: list[socket.socket] = []
+        waiting: dict[int, socket.socket] = {}
         problem: str | None = None
         for connection, visitor in _visits(server, deadline):
             stack.callback(connection.close)
             visitors.append(connection)
+            index = visitor["process"]
+            if index in waiting and _has_gone(waiting[index]):
+                del cards[index]  # it ended, and this is its next start
             problem = _refusal(visitor, cards, me)
             if problem:
                 break
-            cards[visitor["process"]] = visitor
+            cards[index], waiting[index] = visitor, connection
             if len(cards) == me.count:
                 break
         everybody = [cards[index] for index in sorted(cards)]
@@ -100,12 +106,14 @@ def _visit(me: ThisProcess, card: Card, deadline: float) -> None:
                 reason = "process 0 closed the connection without an answer"
             else:
                 answer = json.loads(line)
+                if not isinstance(answer, dict):
+                    raise ValueError("no answer of a meeting")
                 if answer.get("error"):
                     raise (PeerError if answer.get("lost") else InputError)(answer["error"])
                 return
         except socket.gaierror:
             reason = f"the name {_split(me.coordinator)[0]} is not known here"
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError(f"{_source(me)}: something that is not a meshtrain process answers there.") from None
         except OSError as error:
             reason = f"nothing answers there ({error.strerror or error})"
@@ -141,13 +149,16 @@ def _visits(server: socket.socket, deadline: float) -> Iterator[tuple[socket.soc
         while (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 if key.fileobj is server:
-                    connection, _ = server.accept()
+                    try:
+                        connection, _ = server.accept()
+                    except OSError:  # it has gone again
+                        continue
                     heard[connection] = b""
                     selector.register(connection, selectors.EVENT_READ)
                     continue
                 connection = key.fileobj  # type: ignore[assignment]
                 try:
-                    part = connection.recv(LIMIT)
+                    part = connection.recv(PART)
                 except OSError:
                     part = b""
                 heard[connection] += part
@@ -164,9 +175,20 @@ def _visits(server: socket.socket, deadline: float) -> Iterator[tuple[socket.soc
 def _read_card(line: bytes) -> Card | None:
     try:
         card = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return card if isinstance(card, dict) and card.get("is") == GREETING else None
+    ours = isinstance(card, dict) and card.get("is") == GREETING
+    return card if ours and set(card) == CARD and type(card["process"]) is int and type(card["facts"]) is dict else None
+
+
+def _has_gone(connection: socket.socket) -> bool:
+    """Whether the other end is closed; whoever waits for an answer says nothing more."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _refusal(card: Card, cards: Mapping[int, Card], me: ThisProcess) -> str | None:
@@ -216,6 +238,6 @@ def _split(address: str | None) -> tuple[str, int]:
 
 def _line(connection: socket.socket) -> bytes:
     line = b""
-    while not line.endswith(b"\n") and (part := connection.recv(LIMIT)):
+    while not line.endswith(b"\n") and (part := connection.recv(PART)):
         line += part
     return line

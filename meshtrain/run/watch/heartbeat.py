@@ -10,11 +10,13 @@ with the reader's own clock only, so clocks of hosts need not agree.
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
 import socket
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 WATCH = ".watch"
 VERDICT = "verdict.json"
 SIZE = 4096  # bytes of a file
+LOOK = 12.0  # seconds in which a living process gives two signs of life, and is seen to
 KEPT = 3  # starts whose files stay, for whoever looks for the reason later
 
 
@@ -96,11 +99,21 @@ class Signs:
         return None if values is None else Verdict(**values)
 
     def publish(self, verdict: Verdict) -> Verdict:
-        """Makes this the verdict, unless there is one already; returns the one that holds."""
+        """Makes this the verdict, unless there is one already; returns the one that holds.
+
+        One that is there may be this process's own, of another thread, and is left as it is: others have read it.
+        """
+        if (there := self.verdict()) is not None:
+            return there
         mine = self._verdict_of(verdict.process)
         if _overwrite(mine, asdict(verdict)):
-            with contextlib.suppress(OSError):
+            try:
                 os.link(mine, self.folder / VERDICT)  # fails where it is there already
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without links
+                with contextlib.suppress(OSError), open(self.folder / VERDICT, "xb") as file:
+                    file.write(mine.read_bytes())
         return self.verdict() or verdict
 
     def reserve(self, process: int) -> None:
@@ -146,6 +159,22 @@ class Pulse:
         return f"{beat.where}; {condition or f'no sign of life for {silent:.0f} s'}"
 
 
+def living(folder: Path) -> bool:
+    """Whether any start in a run's folder gives signs of life: its first process, while this one looks on for a while.
+
+    Takes LOOK seconds where none does.
+    """
+    beats: dict[Path, int] = {}
+    deadline = time.monotonic() + LOOK
+    while time.monotonic() < deadline:
+        for path in (folder / WATCH).glob("*/process-00000.json"):
+            beat = (_load(path) or {}).get("beat")
+            if beat is not None and beats.setdefault(path, beat) != beat:
+                return True
+        time.sleep(LOOK / 50)
+    return False
+
+
 _GONE, _STOPPED = "it is gone", "it was stopped by a signal (SIGSTOP) and gives no sign of life"
 
 
@@ -162,12 +191,18 @@ def _condition(beat: Beat) -> str | None:
     return {"Z": _GONE, "X": _GONE, "T": _STOPPED, "t": _STOPPED}.get(state)
 
 
+@functools.cache
 def machine() -> str:
-    """Equal for two processes that can see each other under /proc."""
+    """Equal for two processes that can see each other under /proc, and for no others.
+
+    A host's name and the number of its process namespace do not tell that: there are hosts that are all called
+    localhost, and the first namespace of each kernel has the same number.
+    """
     try:
-        return f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        return f"{socket.gethostname()} {os.getpid()}"
+        return f"{socket.gethostname()} {uuid.uuid4()}"
 
 
 def _overwrite(path: Path, values: Mapping[str, Any]) -> bool:

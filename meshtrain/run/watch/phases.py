@@ -1,5 +1,6 @@
 """What the main thread of a run is doing, for how long, and where its time went: one clock for all who ask."""
 
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,14 +14,18 @@ class Phases:
 
     def __init__(self, first: str, budgets: Budgets) -> None:
         self.budgets = budgets
-        self.name, self.begun = first, time.monotonic()
+        self._lock = threading.Lock()
+        self.now = (first, time.monotonic())  # a phase and since when: one value, for a name beside the time of the
+        # phase before it would look like a hang
         self.spent: dict[str, float] = defaultdict(float)  # seconds in phases that are over
 
     def enter(self, name: str) -> float:
         """Something else begins, and what was done so far has ended well; returns how long that took, in seconds."""
-        now = time.monotonic()
-        seconds, before = now - self.begun, self.name
-        self.name, self.begun = name, now
+        with self._lock:
+            now = time.monotonic()
+            before, begun = self.now
+            self.now = name, now
+        seconds = now - begun
         self.spent[before] += seconds
         self.budgets.learn(before, seconds)
         return seconds
@@ -34,10 +39,12 @@ class Phases:
 
     def pause(self, seconds: float) -> None:
         """The process was stopped for so long: no phase took that time."""
-        self.begun += seconds
+        with self._lock:
+            name, begun = self.now
+            self.now = name, min(begun + seconds, time.monotonic())  # it may have begun since
 
     def totals(self) -> dict[str, float]:
         """Seconds of each phase so far, with the one under way."""
-        totals = dict(self.spent)
-        totals[self.name] = totals.get(self.name, 0.0) + time.monotonic() - self.begun
+        totals, (name, begun) = dict(self.spent), self.now
+        totals[name] = totals.get(name, 0.0) + time.monotonic() - begun
         return totals

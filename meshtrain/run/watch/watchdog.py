@@ -118,9 +118,10 @@ class Watchdog:
     def _beat(self) -> Beat:
         with self._lock:
             self._beats += 1
+            phase, begun = self.phases.now
             return Beat(
-                process=self._me.index, beat=self._beats, step=self._step, phase=self.phases.name,
-                seconds=time.monotonic() - self.phases.begun, host=self._me.host, machine=machine(), pid=os.getpid(),
+                process=self._me.index, beat=self._beats, step=self._step, phase=phase,
+                seconds=time.monotonic() - begun, host=self._me.host, machine=machine(), pid=os.getpid(),
                 steps=self._steps, host_seconds=self._host_seconds, data_seconds=self._data_seconds,
                 over=self._code is not None,
             )  # fmt: skip
@@ -147,11 +148,13 @@ class Watchdog:
         """The thread of the clock."""
         aborted: float | None = None
         saving: float | None = None
+        idle = 0.0  # seconds of that save for which the whole process was stopped
         before = time.monotonic()
         while not self._stop.wait(self._config.interval):
             now = time.monotonic()
             if now - before > 3 * self._config.interval + 5:
                 self.phases.pause(now - before)  # the whole process was stopped and goes on: nothing hung meanwhile
+                idle += now - before
             before = now
             if self._verdict is not None:
                 self._end(self._verdict, stacks=self._verdict.code in (Exit.HANG, Exit.PEER_LOST))
@@ -163,9 +166,11 @@ class Watchdog:
                 if now - aborted > self._config.lost + 2 * self._config.interval:
                     self._end(Verdict(Exit.FAULT, "the runtime aborted this process", self._me.index), stacks=True)
             saved, saving = saving, self._saving()
-            if saved is not None and saving != saved:
-                self.phases.budgets.learn(BEHIND, now - saved)
-            for phase, begun in ((self.phases.name, self.phases.begun), (BEHIND, saving)):
+            if saving != saved:
+                if saved is not None:
+                    self.phases.budgets.learn(BEHIND, now - saved - idle)
+                idle = 0.0
+            for phase, begun in (self.phases.now, (BEHIND, saving and saving + idle)):
                 if begun is not None and now - begun > self.phases.budgets.seconds(phase) and not self._suspicious:
                     self._end(self._hang(phase, now - begun), stacks=True)
 

@@ -10,7 +10,7 @@ import pytest
 from meshtrain.errors import InputError
 from meshtrain.run.processes import recognise
 from meshtrain.run.processes.environment import Flags, ThisProcess
-from meshtrain.run.processes.nodes import expand_counts, expand_nodes
+from meshtrain.run.processes.nodes import expand_nodes, tasks_of_node
 from meshtrain.run.processes.table import describe, processes_table, scattered
 from tests.run.runs import ROOT, write_run
 
@@ -21,7 +21,7 @@ def slurm(
     nodes: str, tasks: int, task: int, node: int = 0, local: int = 0, per_node: str = "1", **more: str
 ) -> dict[str, str]:
     """The environment of a task that srun started."""
-    names = expand_nodes(nodes)
+    names = list(expand_nodes(nodes))
     return {
         "SLURM_JOB_ID": "4242", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": nodes, "SLURM_JOB_NODELIST": nodes,
         "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_NTASKS": str(tasks), "SLURM_PROCID": str(task),
@@ -298,7 +298,7 @@ def test_device_files_count_where_no_variable_does() -> None:
     ],
 )  # fmt: skip
 def test_node_lists_are_written_out(text: str, names: str) -> None:
-    assert expand_nodes(text) == names.split()
+    assert list(expand_nodes(text)) == names.split()
 
 
 @pytest.mark.parametrize("text", ["n[1-", "n[3-1]", ",", "n[a]", "n]1[", "n[1-2,[4-5]]"])
@@ -307,10 +307,39 @@ def test_node_lists_that_are_none_are_refused(text: str) -> None:
         expand_nodes(text)
 
 
-def test_task_counts_are_written_out() -> None:
-    assert expand_counts("8(x2),4,1(x3)") == [8, 8, 4, 1, 1, 1]
+def test_task_counts_are_those_of_each_node() -> None:
+    assert [tasks_of_node("8(x2),4,1(x3)", node) for node in range(7)] == [8, 8, 4, 1, 1, 1, None]
     with pytest.raises(InputError, match=r"'x' is not N"):
-        expand_counts("8,x")
+        tasks_of_node("8,x", 0)
+
+
+def test_short_forms_of_very_many_are_no_work() -> None:
+    """The first node is all that a start needs; written out, these are 1e18 names and counts."""
+    env = slurm("n[1-2]", 2, 1) | {
+        "SLURM_STEP_NODELIST": "n[001-999999999999999999]r[1-9]", "SLURM_STEP_TASKS_PER_NODE": "4(x999999999999999999)",
+    }  # fmt: skip
+    found = recognise(env, "me")
+    assert (found.coordinator or "").startswith("n001r1:")
+    assert found.local_count == 4
+
+
+LONG = "9" * 5000  # more digits than int() takes
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags"),
+    [
+        ({}, Flags(processes=LONG)), ({}, Flags(process=LONG)), ({}, Flags(wait=LONG)),
+        ({}, Flags("me:1", "2000000", "0")), ({}, Flags(f"me:{LONG}", "2", "0")),
+        ({"MESHTRAIN_PROCESSES": LONG}, Flags()), (OMPI | {"OMPI_COMM_WORLD_SIZE": LONG}, Flags()),
+        (slurm("n1", 1, 0) | {"SLURM_STEP_NODELIST": f"n[{LONG}]"}, Flags()),
+        (slurm("n1", 1, 0, SLURM_JOB_ID=LONG), Flags()), (slurm("n1", 1, 0, per_node=f"{LONG}(x2)"), Flags()),
+    ],
+)  # fmt: skip
+def test_numbers_of_any_length_are_refused_in_a_few_words(environ: dict[str, str], flags: Flags) -> None:
+    with pytest.raises(InputError) as refused:
+        recognise(environ, "me", flags)
+    assert len(str(refused.value)) < 400
 
 
 def test_processes_are_listed_by_host_and_a_scattered_host_is_named() -> None:

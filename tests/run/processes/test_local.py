@@ -107,6 +107,8 @@ def test_a_dry_run_prints_each_command_and_starts_nothing(capsys: pytest.Capture
         (["--processes", "2"], "behind `--`"),
         (["--", "--config", "x.py"], "--processes"),
         (["--processes", "0", "--", "--config", "x.py"], "whole number of at least 1"),
+        (["--processes", "9" * 5000, "--", "--config", "x.py"], "(5,000 characters) is not a whole number"),
+        (["--processes", "100000000", "--", "--config", "x.py"], "more than 1024 are no rehearsal"),
         (["--processes", "2", "--config", "x.py"], "not an argument of launch"),
         (["--processes", "2", "--", "--config", "x.py", "--config.cpu_devices=4"], "write --devices"),
     ],

@@ -12,7 +12,7 @@ import pytest
 
 from meshtrain.errors import InputError, MeshtrainError, PeerError
 from meshtrain.run.processes.environment import ThisProcess
-from meshtrain.run.processes.meeting import free_port, meet, odd_ones
+from meshtrain.run.processes.meeting import GREETING, _read_card, free_port, meet, odd_ones
 from tests.run.hosts import loopback
 
 FACTS = {"code": "1", "config.steps": 8}
@@ -142,6 +142,30 @@ def test_two_with_one_number_and_two_counts_are_told() -> None:
     port = free_port()
     ends = together(meeting([member(0, 3, port), member(1, 2, port)]))
     assert all("expects 3 processes, but process 1 on host1 was told of 2" in str(end) for end in ends)
+
+
+def test_a_process_that_is_started_again_is_no_twin() -> None:
+    port = free_port()
+    card = {"is": GREETING, "process": 1, "count": 3, "host": "host1", "facts": FACTS}
+
+    def ends_at_once() -> None:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(json.dumps(card).encode() + b"\n")
+
+    ends = together([*meeting([member(i, 3, port) for i in range(3)]), ends_at_once], [0, 0.8, 0.8, 0.4])
+    assert ends == [None] * 4
+
+
+def test_what_is_said_may_be_long() -> None:
+    """A run may name thousands of paths."""
+    port = free_port()
+    facts = FACTS | {"config.data.paths": [f"/a/long/path/{number:050d}" for number in range(3000)]}
+    assert together(meeting([member(0, 2, port), member(1, 2, port)], [facts, facts])) == [None, None]
+
+
+@pytest.mark.parametrize("card", [b"[" * 5000, b'{"is": "meshtrain meeting 1", "process": "x"}'])
+def test_a_card_that_is_none_is_dropped(card: bytes) -> None:
+    assert _read_card(card) is None
 
 
 def test_without_a_difference_nobody_is_odd() -> None:
