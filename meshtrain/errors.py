@@ -84,6 +84,11 @@ def known_keys(section: str, given: Iterable[str], valid: Iterable[str]) -> None
             )
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or else its type: those of libraries go on for pages."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint to append to an error: ` Did you mean 'x'?`, or nothing where no valid name is close."""
     found = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)

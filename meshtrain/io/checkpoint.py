@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from meshtrain.errors import InputError, MeshtrainError, StorageError
+from meshtrain.errors import InputError, MeshtrainError, StorageError, first_line
 from meshtrain.io import checkpoint_folder
 from meshtrain.io.checkpoint_folder import ARRAYS, PARTIAL, SECONDS, Saved
 from meshtrain.io.together import ALONE, Together
@@ -124,7 +124,7 @@ class Checkpoints:
             failure, self._failure = self._failure, None
             if isinstance(failure, MeshtrainError):
                 raise failure
-            raise StorageError(f"a checkpoint could not be saved in {self.folder}: {_short(failure)}") from failure
+            raise StorageError(f"a checkpoint could not be saved in {self.folder}: {first_line(failure)}") from failure
 
     def wait(self) -> None:
         """Returns when nothing is being written; raises as `check` does."""
@@ -170,7 +170,7 @@ class Checkpoints:
             try:
                 checkpoint_folder.retire(self.folder, *policy)
             except OSError as error:  # the new step is saved all the same
-                self.say(f"warning: an old checkpoint in {self.folder} could not be deleted: {_short(error)}")
+                self.say(f"warning: an old checkpoint in {self.folder} could not be deleted: {first_line(error)}")
 
         try:
             self._writer.wait_until_finished()
@@ -219,8 +219,9 @@ def find(path: Path, say: Callable[[str], None], together: Together = ALONE) -> 
     for folder in (path, path / "checkpoints"):
         if saved := checkpoint_folder.newest(folder, say, together):
             return saved
+    missing = "" if path.exists() else " (there is no such folder)"
     raise InputError(
-        f"{path} holds no whole checkpoint; give a run's folder or one of its checkpoints/step_... folders"
+        f"{path} holds no whole checkpoint{missing}; give a run's folder or one of its checkpoints/step_... folders"
     )
 
 
@@ -241,7 +242,7 @@ def _read(saved: Saved, targets: dict[str, jax.ShapeDtypeStruct]) -> dict[str, j
             args=ocp.args.PyTreeRestore(item=targets, restore_args=arguments, partial_restore=partly),
         )
     except (OSError, ValueError) as error:
-        raise StorageError(f"{saved.folder} could not be read: {_short(error)}") from error
+        raise StorageError(f"{saved.folder} could not be read: {first_line(error)}") from error
     finally:
         reader.close()
     return {name: arrays[name] for name in targets}
@@ -343,9 +344,4 @@ def _storage_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{what}: {_short(error)}") from error
-
-
-def _short(error: BaseException) -> str:
-    """The first line of an error, without the trail of the libraries below."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        raise StorageError(f"{what}: {first_line(error)}") from error

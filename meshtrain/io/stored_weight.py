@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtrain.errors import InputError, StorageError
+from meshtrain.errors import InputError, StorageError, first_line
 from meshtrain.io.checkpoint import PARAMS
 from meshtrain.io.checkpoint_folder import ARRAYS, Saved
 from meshtrain.layout import ArraySpec
@@ -24,4 +24,4 @@ def read_weight(saved: Saved, path: str, spec: ArraySpec) -> np.ndarray:
         opened = tensorstore.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
         return np.asarray(opened.read().result())
     except (OSError, ValueError) as error:
-        raise StorageError(f"{saved.folder}: {name} could not be read: {str(error).splitlines()[0][:300]}") from error
+        raise StorageError(f"{saved.folder}: {name} could not be read: {first_line(error)}") from error

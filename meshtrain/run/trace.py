@@ -5,6 +5,8 @@ from pathlib import Path
 
 import jax
 
+from meshtrain.errors import first_line
+
 
 class Trace:
     """Traces from before the first to after the last of `steps`; `wait` returns when the devices are idle."""
@@ -39,6 +41,6 @@ class Trace:
             work()
         except Exception as error:  # of the profiler, or of the disk
             self._steps = None
-            self._say(f"warning: config.profile: no trace in {self._folder}: {str(error).splitlines()[0][:300]}")
+            self._say(f"warning: config.profile: no trace in {self._folder}: {first_line(error)}")
             return False
         return True

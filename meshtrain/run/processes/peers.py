@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from meshtrain.errors import InputError, MeshtrainError, NonFiniteError, PeerError, StorageError
+from meshtrain.errors import InputError, MeshtrainError, NonFiniteError, PeerError, StorageError, first_line
 from meshtrain.run.processes.environment import ThisProcess
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Peers:
         except Exception as error:  # the service's own kind of error, told apart by its text
             if "DEADLINE_EXCEEDED" in str(error) or "NOT_FOUND" in str(error):
                 return None
-            raise PeerError(f"the coordination service of process 0 does not answer: {_short(error)}") from None
+            raise PeerError(f"the coordination service of process 0 does not answer: {first_line(error)}") from None
 
     def post(self, key: str, text: str) -> None:
         """Puts a text under a key, in the place of one that is there."""
@@ -49,7 +49,7 @@ class Peers:
         except Exception as error:
             if "NOT_FOUND" in str(error):
                 return None
-            raise PeerError(f"the coordination service of process 0 does not answer: {_short(error)}") from None
+            raise PeerError(f"the coordination service of process 0 does not answer: {first_line(error)}") from None
 
     def share(self, name: str, work: Callable[[], Any], seconds: float | None = None) -> Any:
         """What `work()` returns on process 0 (plain JSON values), on all of them; its MeshtrainError ends them all."""
@@ -139,7 +139,7 @@ def _try(work: Callable[[], Any], me: ThisProcess) -> tuple[dict[str, Any], Exce
     try:
         return {"value": work()}, None
     except Exception as error:
-        text = str(error) if isinstance(error, MeshtrainError) else f"{type(error).__name__}: {_short(error)}"
+        text = str(error) if isinstance(error, MeshtrainError) else f"{type(error).__name__}: {first_line(error)}"
         kind = type(error).__name__ if type(error).__name__ in KINDS else PeerError.__name__
         return {"error": text if me.is_first else f"{me}: {text}", "kind": kind}, error
 
@@ -153,7 +153,3 @@ def _client() -> Any:
     from jax._src import distributed  # the service's client has no public name
 
     return distributed.global_state.client
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from meshtrain.errors import Exit, MeshtrainError, PeerError
+from meshtrain.errors import Exit, MeshtrainError, PeerError, first_line
 from meshtrain.run.processes import ThisProcess
 from meshtrain.run.watch.abort import on_abort
 from meshtrain.run.watch.budget import END, START, STEP, Budgets, WatchConfig
@@ -107,8 +107,8 @@ class Watchdog:
         if isinstance(error, PeerError):
             self._end(Verdict(error.exit_code, str(error), self._me.index), stacks=False)
         traceback.print_exception(error)
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        self._end(Verdict(Exit.FAULT, f"{type(error).__name__}: {reason}", self._me.index), stacks=False)
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        self._end(Verdict(Exit.FAULT, reason, self._me.index), stacks=False)
 
     def _hear_abort(self) -> None:
         if self._code is not None:
