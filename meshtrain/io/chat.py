@@ -161,6 +161,8 @@ class ChatTemplate:
 def load_template(tokenizer: str) -> ChatTemplate:
     """The chat template beside a tokenizer.json; InputError where there is none."""
     path = expanded(tokenizer)
+    if not path.exists():
+        raise InputError(f"--tokenizer {tokenizer}: there is no such file or folder.")
     folder = path if path.is_dir() else path.parent
     config = _json(folder / "tokenizer_config.json")
     file = folder / "chat_template.jinja"

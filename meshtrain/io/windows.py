@@ -102,7 +102,7 @@ def _fill(rows: Rows, row: int, tokens: TokenSet, start: int, isolate: bool, sam
     labels = rows["labels"][row, column:stop]
     rows["tokens"][row, column:stop] = ids[:count]
     labels[: len(ids) - 1] = ids[1:]
-    if (counted := tokens.read_mask(start + 1, len(ids) - 1)) is not None:
+    if (counted := tokens.read_mask(start + 1, len(ids) - 1, sample)) is not None:
         labels[: len(ids) - 1][counted == 0] = -1
 
     begins = np.zeros(1, np.int64)
