@@ -20,10 +20,11 @@ from meshtrain.io.checkpoint_folder import refuse_pattern
 from meshtrain.io.home import expanded
 from meshtrain.run.claim import LOCK, Claim
 from meshtrain.run.config import differences
+from meshtrain.run.metrics import METRICS
 from meshtrain.run.watch.heartbeat import WATCH
 
 MARK = "meshtrain run"
-CONFIG, LAYOUT, METRICS = "config.json", "layout.json", "metrics.jsonl"
+CONFIG, LAYOUT = "config.json", "layout.json"
 _FRESH = {LOCK, WATCH, CONFIG + ".new", LAYOUT, LAYOUT + ".new"}  # what a start that was killed at once may leave
 
 

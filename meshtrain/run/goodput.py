@@ -52,7 +52,7 @@ class Goodput:
         """
         self.path, self._writes, self._written = folder / FILE, writes, -math.inf
         self.starts = self._load()
-        again = [record for record in metrics.read(folder / "metrics.jsonl") if record["step"] > first]
+        again = [record for record in metrics.read(folder / metrics.METRICS) if record["step"] > first]
         again = [record for record in again if isinstance(record.get("seconds"), int | float)]
         now = time.time()
         self.starts.append(Start(now, now, first, first))

@@ -15,6 +15,8 @@ from typing import Any
 from meshtrain.errors import StorageError
 from meshtrain.io import disk
 
+METRICS = "metrics.jsonl"
+
 Number = float | int | list[float] | None  # a list is in the records alone, on no board
 
 
@@ -32,7 +34,7 @@ class Metrics:
         tensorboard: bool = True,
         writes: bool = True,
     ) -> None:
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS
         self._say, self._waiting, self._failing, self._writes = say, b"", False, writes
         self._end = cut_after(self.path, restored_step) if writes else 0
         self._board = _Board(folder / "tensorboard", restored_step, say) if tensorboard and writes else None

@@ -16,6 +16,7 @@ from meshtrain.io.sources import ensure_prepared, open_held_out, open_train
 from meshtrain.io.together import ALONE, Together
 from meshtrain.io.windows import HeldOutWindows
 from meshtrain.layout import Layout, Placement, place
+from meshtrain.layout.words import sizes_text
 from meshtrain.run import origin
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.progress import Progress
@@ -51,7 +52,7 @@ def place_layout(request: Request, num_devices: int, say: Callable[[str], None])
     layout = Layout.parse(request.layout, request.layout_name, request.layout_doc)
     placement = place(layout, num_devices)
     per_device = placement.check_batch(request.config.global_batch)
-    mesh = " x ".join(f"{axis}={size}" for axis, size in placement.axis_sizes.items()) or "one device"
+    mesh = sizes_text(placement.axis_sizes) or "one device"
     say(
         f"layout {layout.name}: mesh {mesh}; global batch {request.config.global_batch} = {per_device} per device x"
         f" {placement.num_shards('batch')} batch shards x {layout.accumulate} microbatches"

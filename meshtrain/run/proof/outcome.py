@@ -87,14 +87,9 @@ def run_case(case: Case, place: Placement, start: TrainState | None = None) -> O
     metrics: list[dict[str, float]] = []
     routers: list[Arrays] = []
     gradients: Arrays = {}
+    batches = Batches(case.source, place, global_batch=case.global_batch, stop_step=case.num_steps, num_threads=1)
     # Products in full float32: unasked, GPUs would round their factors to TF32.
-    with jax.default_matmul_precision("highest"), Batches(
-        case.source,
-        place,
-        global_batch=case.global_batch,
-        stop_step=case.num_steps,
-        num_threads=1,
-    ) as batches:
+    with jax.default_matmul_precision("highest"), batches:
         for batch in batches:
             compiled = compiled or step.lower(state, batch, rate).compile(compiler_options=light_options())
             state, found = compiled(state, batch, rate)
