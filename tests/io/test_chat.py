@@ -294,6 +294,8 @@ def test_a_template_is_needed(tmp_path: Path) -> None:
     (tokenizer / "tokenizer_config.json").unlink()
     with pytest.raises(InputError, match="no chat template"):
         load_template(str(tokenizer))
+    with pytest.raises(InputError, match="no such file or folder"):
+        load_template(str(tmp_path / "nothing"))
 
 
 def test_another_template_is_another_job(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ LAYOUT_ERRORS = [
 OTHER_ERRORS = [
     (["--config.data.kind=tokens"], ["data.paths"]),
     (["--config.data.kind=tokens", "--config.data.paths=/nowhere/data"], ["/nowhere/data"]),
-    (["--config.init=/nowhere"], ["/nowhere", "no whole checkpoint"]),
+    (["--config.init=/nowhere"], ["/nowhere", "no whole checkpoint", "no such folder"]),
     (["--config.stepz=3"], ["config.stepz", "'config.steps'"]),
     (["--steps=3"], ["'--config.steps=3'"]),
     (["--config=/nowhere.py"], ["twice"]),
