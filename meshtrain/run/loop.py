@@ -83,6 +83,7 @@ def _train(
         say(axes_by_host(placement.mesh, hosts))
     specs = state_specs(config.model, config.optimizer)
     say(f"model: {startup.num_parameters(specs):,} parameters, computing in {config.precision.compute}")
+    startup.check_memory(config, placement)
 
     # Where does this start go on from?
     checkpoints = cleanup.enter_context(Checkpoints(folder.checkpoints, config.checkpoint, say, peers))

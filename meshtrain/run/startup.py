@@ -1,12 +1,14 @@
 """The parts of a run's start: placement, data, the compiled step, the first state. The loop says in which order."""
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
+from meshtrain.cost.state import state_bytes
 from meshtrain.errors import InputError
 from meshtrain.io import checkpoint, hf
 from meshtrain.io.checkpoint_folder import Saved
@@ -16,7 +18,7 @@ from meshtrain.io.sources import ensure_prepared, open_held_out, open_train
 from meshtrain.io.together import ALONE, Together
 from meshtrain.io.windows import HeldOutWindows
 from meshtrain.layout import Layout, Placement, place
-from meshtrain.layout.words import sizes_text
+from meshtrain.layout.words import plural, size_text, sizes_text
 from meshtrain.run import origin
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.progress import Progress
@@ -58,6 +60,22 @@ def place_layout(request: Request, num_devices: int, say: Callable[[str], None])
         f" {placement.num_shards('batch')} batch shards x {layout.accumulate} microbatches"
     )
     return placement
+
+
+def check_memory(config: RunConfig, placement: Placement) -> None:
+    """InputError where the state alone is more than a machine whose CPU trains can hold: the system would end the
+    process without a word."""
+    local = placement.mesh.local_devices
+    if local[0].platform != "cpu":
+        return
+    needed = len(local) * state_bytes(step_config(config), placement)["optimizer"]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise InputError(
+            f"weights and moments take {size_text(needed)} on {plural(len(local), 'CPU device')}, and this machine has"
+            f" {size_text(memory)}. Only the CPU is used here; for GPUs pip install 'meshtrain[cuda13]' and leave"
+            " config.cpu_devices out."
+        )
 
 
 def open_data(config: RunConfig, progress: Progress, together: Together = ALONE) -> Data:
