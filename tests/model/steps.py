@@ -12,9 +12,7 @@ from meshtrain.layout import Placement, single_placement
 from meshtrain.model import ModelConfig, hidden_states
 from meshtrain.model.decoder import output_loss
 from tests.model.families import make_batch, make_params
-
-# The numbers are the same to rounding, and the compiler needs half the time.
-QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0}
+from tests.quick import QUICK
 
 
 def remat(policy: str) -> Placement:

@@ -21,9 +21,10 @@ from meshtrain.model.remat import DOTS, NAMES
 from meshtrain.model.rotary import rotary_tables, rotate
 from tests.model import reference
 from tests.model.families import DEEPSEEK, DEEPSEEK_LITE, LATENT, SIZES, make_batch, make_params
-from tests.model.steps import QUICK, compiled, remat, run, training_function
+from tests.model.steps import compiled, remat, run, training_function
 from tests.model.test_decoder import DOCUMENTS, LENGTH, wide
 from tests.model.test_remat import assert_close, traced
+from tests.quick import QUICK
 
 Patch = pytest.MonkeyPatch
 

@@ -16,7 +16,7 @@ from meshtrain.layout.experts import Experts
 from meshtrain.model import ModelConfig, MoEConfig
 from meshtrain.model.decoder import all_sums
 from tests.model.families import SIZES, make_batch, make_params
-from tests.model.steps import QUICK
+from tests.quick import QUICK
 
 LENGTH = 12
 DOCUMENTS = [[12], [5, 7], [4, 3, 2], [3]]  # 12 of 48 tokens are padding

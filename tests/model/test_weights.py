@@ -10,12 +10,10 @@ from meshtrain.layout import Layout, place
 from meshtrain.layout.array import map_specs
 from meshtrain.model import ModelConfig, describe, initialize
 from tests.model.families import FAMILIES, LLAMA, SIZES
-from tests.model.steps import QUICK
+from tests.quick import first_weights
 
 KEY = jax.random.key(0)
 TINY = ModelConfig(**importlib.import_module("configs.models.tiny").get_config().to_dict())
-
-first_weights = jax.jit(initialize, static_argnums=0, compiler_options=QUICK)
 
 
 @pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)

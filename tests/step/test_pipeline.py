@@ -27,13 +27,13 @@ from meshtrain.step import OptimizerConfig, StepConfig, initial_state, make_eval
 from meshtrain.step.microbatches import microbatches
 from meshtrain.step.pipeline import PipelineStep
 from meshtrain.step.state import abstract_state, make_device_order
+from tests.quick import QUICK
 
 ROOT = Path(__file__).parents[2]
 
 MODEL: dict[str, Any] = dict(
     num_layers=8, embed=16, num_heads=4, num_kv_heads=2, head_dim=4, mlp=24, vocab=61, max_length=16
 )
-LIGHT: dict[str, Any] = {"xla_backend_optimization_level": 0}
 LENGTH, BATCH = 12, 16
 
 TENSOR = dict(heads="t", kv_heads="t", mlp="t", vocab="t")
@@ -82,7 +82,7 @@ def two_steps(step_config: StepConfig, here: Placement) -> tuple[dict, dict, dic
     state = initial_state(step_config.model, step_config.optimizer, 0, here)
     rate = np.float32(1e-2)
     step: Any = make_train_step(step_config, here, gradients=True)
-    compiled = step.lower(state, batch(), rate).compile(compiler_options=LIGHT)
+    compiled = step.lower(state, batch(), rate).compile(compiler_options=QUICK)
     assert not permutes_in_branches(compiled.as_text() or "")
     state, metrics = compiled(state, batch(), rate)
     grads = metrics.pop("gradients")
@@ -262,7 +262,7 @@ def test_each_microbatch_has_the_loss_of_its_own_rows() -> None:
     def sums(params: Any, rows: Any) -> LossSums:
         return stages.gradient(params, rows, jnp.float32(1), step_config.z_loss, None)[1]
 
-    compiled = jax.jit(sums).lower(physical, batch()).compile(compiler_options=LIGHT)
+    compiled = jax.jit(sums).lower(physical, batch()).compile(compiler_options=QUICK)
     parts = microbatches(batch(), 8)
     wanted = jax.lax.map(
         lambda rows: loss_sums(logical, step_config.model, rows, single_placement(), z_loss=step_config.z_loss), parts
@@ -313,7 +313,7 @@ def test_tied_tables_over_stages(num_stages: int) -> None:
         state = initial_state(step_config.model, step_config.optimizer, 0, here)
         assert "output" not in state.params  # one stored table
         step: Any = make_train_step(step_config, here)
-        compiled = step.lower(state, batch(), np.float32(1e-3)).compile(compiler_options=LIGHT)
+        compiled = step.lower(state, batch(), np.float32(1e-3)).compile(compiler_options=QUICK)
         found = []
         for _ in range(20):
             state, metrics = compiled(state, batch(), np.float32(1e-3))

@@ -23,7 +23,7 @@ from meshtrain.model.losses import router_sums
 from meshtrain.model.router import Choice
 from tests.io.hf.arrays import logical, read
 from tests.io.hf.transformer import CASES, library, make, quietly, save
-from tests.model.steps import QUICK
+from tests.quick import QUICK
 
 # float32 sums in another order, over 64 positions and a few layers, on logits of about 1: a few 1e-6.
 LOGITS, GRADIENTS = 1e-4, 1e-3

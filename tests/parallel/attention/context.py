@@ -10,13 +10,13 @@ from meshtrain.layout import Layout, Placement, build_mesh
 from meshtrain.layout.order import row_order
 from meshtrain.parallel.attention import Mask, attend
 from tests.parallel.references import assert_close, attention, documents
+from tests.quick import QUICK
 
 T, H = 48, 8
 # One document; one of a single token, one over three shards, and a fully padded shard; padding in front; only padding.
 ROWS = [[48], [5, 1, 30], [-13, 17, 17], []]
 MASK = Mask(H**-0.5)
 WINDOW = Mask(H**-0.5, window=7, softcap=2.0)
-LIGHT: dict[str, Any] = {"xla_backend_optimization_level": 0}
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -55,7 +55,7 @@ def attend_on(place: Placement, arrays: Arrays, ids: Arrays, mask: Mask, dtype: 
         return (out, *pull(dout))
 
     given = [jnp.asarray(x[:, order], dtype) for x in arrays] + [jnp.asarray(x[:, order]) for x in ids]
-    found = jax.jit(both).lower(*given).compile(compiler_options=LIGHT)(*given)
+    found = jax.jit(both).lower(*given).compile(compiler_options=QUICK)(*given)
     back = np.argsort(order)
     return {name: np.asarray(x)[:, back] for name, x in zip(("out", "dq", "dk", "dv"), found, strict=True)}
 

@@ -15,11 +15,10 @@ from meshtrain.parallel.pipeline.schedule import schedule
 from meshtrain.parallel.pipeline.table import IDLE
 from meshtrain.parallel.pipeline.timing import forward_only, lock_step
 from tests.parallel.pipeline import toy
+from tests.quick import QUICK
 
 # Of an array's largest value: float32 sums of a few hundred terms, in another order: 300 * 2**-24 = 1.8e-5.
 TOLERANCE = 2e-5
-
-LIGHT: dict[str, Any] = {"xla_backend_optimization_level": 0}  # these run once: compile them fast
 
 
 def placed(num_stages: int) -> Placement:
@@ -50,7 +49,7 @@ def run(plan: Plan, num_layers: int, num_microbatches: int) -> tuple:
         return gradients(toy.STAGES, layers, rest, batch, plan, here, ids)
 
     arguments = {"w": layers["w"][ids.ravel()]}, rest
-    sums, of_layers, of_rest = jax.jit(function).lower(*arguments).compile(compiler_options=LIGHT)(*arguments)
+    sums, of_layers, of_rest = jax.jit(function).lower(*arguments).compile(compiler_options=QUICK)(*arguments)
     logical = {"w": np.asarray(of_layers["w"])[np.argsort(ids.ravel())]}
     return (sums, logical, of_rest), toy.plain(layers, rest, batch)
 
@@ -155,7 +154,7 @@ def test_forward_alone() -> None:
     def function(batch: toy.Batch) -> tuple:
         return forward_sums(toy.STAGES, {"w": layers["w"][ids.ravel()]}, rest, batch, plan, here, ids)
 
-    compiled = jax.jit(function).lower(batch).compile(compiler_options=LIGHT)
+    compiled = jax.jit(function).lower(batch).compile(compiler_options=QUICK)
     expected = toy.plain(layers, rest, batch)[0]
     assert_equal(compiled(batch), expected)
     assert_equal(
