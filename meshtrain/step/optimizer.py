@@ -70,8 +70,8 @@ def decay_mask(specs: Tree) -> Tree:
 def make_optimizer(
     config: OptimizerConfig, specs: Tree, place: Placement | None = None
 ) -> optax.GradientTransformation:
-    """Updates at a learning rate of 1 for weights of these (logical) specs. place: where the state lies in parts, for what needs
-    whole matrices; None for its structure alone, and for arrays that are whole."""
+    """Updates at a learning rate of 1 for weights of these (logical) specs. place: where the state lies in parts, for
+    what needs whole matrices; None for its structure alone, and for arrays that are whole."""
     mask = decay_mask(specs)
     if config.name == "adamw":
         return optax.adamw(1.0, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=mask)

@@ -51,7 +51,7 @@ def initial_state(
         return make_initializer(model, optimizer, place)(np.uint32(seed))
     specs = state_specs(model, optimizer)
     shardings = state_shardings(specs, place)
-    transformation = make_optimizer(optimizer, physical_specs(specs.params, place))
+    transformation = make_optimizer(optimizer, specs.params)
 
     def around(params: Tree) -> tuple[Tree, jax.Array, jax.Array]:
         zero = jnp.zeros((), jnp.int32)
@@ -67,7 +67,7 @@ def make_initializer(model: ModelConfig, optimizer: OptimizerConfig, place: Plac
 
     def initializer(seed: jax.Array) -> TrainState:
         params = pad_tree(initialize(model, jax.random.key(seed)), specs.params, place)
-        transformation = make_optimizer(optimizer, physical_specs(specs.params, place))
+        transformation = make_optimizer(optimizer, specs.params)
         zero = jnp.zeros((), jnp.int32)
         return TrainState(params, transformation.init(params), zero, zero)
 

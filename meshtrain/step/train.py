@@ -51,7 +51,7 @@ def make_train_step(
     """
     specs = state_specs(config.model, config.optimizer)
     weights = physical_specs(specs.params, place)
-    optimizer = make_optimizer(config.optimizer, weights, place)
+    optimizer = make_optimizer(config.optimizer, specs.params, place)
     rows = summed_rows(place)
 
     def step(state: TrainState, batch: Batch, learning_rate: jax.Array) -> tuple[TrainState, Metrics]:

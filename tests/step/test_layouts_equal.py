@@ -26,6 +26,10 @@ QUICK = ("zero2", "tensor_zero3")  # in `make check`; `make test` has all
 MESH = dict(data=2, tensor=4)
 TENSOR = dict(batch="data", heads="tensor", kv_heads="tensor", mlp="tensor", vocab="tensor")
 ZERO1 = dict(mesh=dict(data=8), rules=dict(batch="data"), optimizer=dict(embed="data"))
+UNEVEN = dict(
+    mesh=dict(stage=2, data=4), rules=dict(batch="data", layers="stage"), optimizer=dict(embed="data"),
+    pipeline=dict(layers=[2, 0]),
+)  # fmt: skip
 ZERO3 = dict(mesh=dict(data=4, tensor=2), rules=TENSOR, activations=dict(stream="tensor"), params=dict(embed="data"))
 
 
@@ -124,7 +128,7 @@ def test_reordering_the_mesh_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("declared", [ZERO3, ZERO1])
+@pytest.mark.parametrize("declared", [ZERO3, ZERO1, UNEVEN])
 def test_muon(declared: dict[str, Any]) -> None:
     """Orthogonalisation needs whole matrices: the compiler must gather what a layout has cut."""
     check_equal(proof_of("llama", 2, "muon"), declared)

@@ -61,7 +61,7 @@ def test_without_a_gradient_weights_decay_by_the_declared_share(model_name: str,
     specs = describe(model)
     declared = (EXPERTS if model_name == "grouped" else LAYOUTS)[layout]
     place = place_on(1 if declared["mesh"] == dict(data=1) else 4, declared)
-    optimizer = make_optimizer(OptimizerConfig(name, weight_decay=0.1), physical_specs(specs, place), place)
+    optimizer = make_optimizer(OptimizerConfig(name, weight_decay=0.1), specs, place)
     weights = pad_tree(initialize(model, jax.random.key(0)), specs, place)
     weights = jax.device_put(weights, place.shardings("optimizer", physical_specs(specs, place)))
 
