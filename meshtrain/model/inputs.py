@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 
 from meshtrain.layout import Placement
 from meshtrain.model.config import ModelConfig
@@ -28,7 +27,7 @@ class Inputs:
     @property
     def counted(self) -> jax.Array:
         """bool [B, T]: tokens that are not padding."""
-        return counted_tokens(self.positions, self.segments if self.packed else None, self.place)
+        return self.segments > 0
 
 
 def counted_tokens(positions_BT: jax.Array, segments_BT: jax.Array | None, place: Placement) -> jax.Array:
@@ -48,11 +47,12 @@ def make_inputs(
 ) -> Inputs:
     """Inputs of a batch. Nothing is dropped without a key; with one, the batch's `index_B` says the masks.
 
-    A batch without `segments` has one document a row; padding then stands at the end, where no token sees it.
+    A batch without `segments` has one document a row, and padding behind it. By positions alone all tokens would see
+    the padding, which stands at position 0: it is segment 0, as in any batch.
     """
     positions_BT = batch["positions"]
     packed = "segments" in batch
-    segments_BT = batch["segments"] if packed else jnp.ones_like(positions_BT)
+    segments_BT = batch["segments"] if packed else counted_tokens(positions_BT, None, place).astype(positions_BT.dtype)
     dropout = None
     if dropout_key is not None and config.dropout:
         token_T = row_tokens(place, positions_BT.shape[1])

@@ -89,6 +89,17 @@ def test_packed_documents_never_see_each_other(config: ModelConfig, policy: str)
     assert one[0] != two[0]
 
 
+def test_padding_is_seen_by_nobody_without_segments() -> None:
+    """Rows of one document: by positions alone each token would see the padding, which stands at position 0."""
+    params, batch = make_params(LLAMA), make_batch(LLAMA, [[12], [7], [1]], LENGTH)
+    plain = {name: x for name, x in batch.items() if name != "segments"}
+    step = jax.jit(training_function(LLAMA, single_placement()), compiler_options=QUICK)
+    (loss, _), gradients = step(params, plain, jax.random.key(0))
+    expected = run(params, LLAMA, batch)
+    assert float(loss) == pytest.approx(float(expected[0]), rel=1e-6)
+    jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, atol=1e-5 * np.abs(e).max()), gradients, expected[2])
+
+
 def test_packed_gradients_are_the_sum_of_separate_runs() -> None:
     """Rows of one document each, padded, against the same documents packed."""
     params, packed = make_params(LLAMA), make_batch(LLAMA, [[5, 7], [12], [12]], LENGTH)

@@ -42,8 +42,8 @@ def attend(
     """Softmax attention of each query over the keys that `mask` lets it see, float32 statistics, output in q's dtype.
 
     Query head n uses key head n // (N / K). Values may have another head size than queries and keys (W, H). A query of
-    segment 0 gives exactly 0. InputError where dims do not divide, where the scheme cannot serve the layout, or where
-    the kernel asked for ("cudnn") cannot honour mask or platform.
+    segment 0 gives exactly 0 (cuDNN's kernel: anything finite). InputError where dims do not divide, where the scheme
+    cannot serve the layout, or where the kernel asked for ("cudnn") cannot honour mask or platform.
     """
     scheme = SCHEMES.get(place.layout.attention)
     if scheme is None:

@@ -92,14 +92,14 @@ def self_attention(
     """
     if kernel == "cudnn":
         # The kernel's own partitioner has no answer where an axis is left to the compiler.
-        out_BTNW = on_copies(place, partial(_cudnn, mask=mask))(q_BTNH, k_BTKH, v_BTKW)
-        return jnp.where((segments_BT != 0)[:, :, None, None], out_BTNW, 0)
+        return on_copies(place, partial(_cudnn, mask=mask))(q_BTNH, k_BTKH, v_BTKW)
     sides = (positions_BT, positions_BT, segments_BT, segments_BT)
     return block.block_attention(q_BTNH, k_BTKH, v_BTKW, *sides, mask, in_order, scores_at_a_time(place))
 
 
 def _cudnn(q_BTNH: jax.Array, k_BTKH: jax.Array, v_BTKW: jax.Array, mask: Mask) -> jax.Array:
-    """cuDNN's flash attention. Rows are one document and then padding, so causal order alone hides the padding.
+    """cuDNN's flash attention. Rows are one document and then padding, so causal order alone hides the padding. What
+    the padding itself gives is not set to 0: nobody sees it, and a masked copy would be kept beside the kernel's own.
 
     JAX asks for values as wide as keys, so the narrower of both are padded with zeros: in latent attention the values,
     from 128 to 192, at half as much again for their products.
