@@ -5,12 +5,17 @@ An element's bits depend on its key and its counter alone: no sharding, batch or
 Written out, as on a CPU XLA compiles a dozen of `jax.random`'s draws five times slower and runs them at half speed.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt32
 
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 PARITY = 0x1BD11BDA
+
+NUM_LOW = 2**32  # counters that differ in their low word alone
+MOST_ROWS = 2**20
 
 # Two words of key, each a scalar or an array that broadcasts against the counters.
 Words = tuple[UInt32[Array, "..."], UInt32[Array, "..."]]
@@ -40,11 +45,16 @@ def threefry(key: Words, high: jax.Array | int, low: jax.Array | int) -> Words:
 def normal(key: Words, shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Float32 numbers of mean 0 and deviation 1. Element [i, j, ..] depends on the key, i and its place in row i."""
     low = jnp.zeros(shape, jnp.uint32)
+    high = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
     stride = 1
     for dim in range(len(shape) - 1, 0, -1):
-        low = low + jax.lax.broadcasted_iota(jnp.uint32, shape, dim) * jnp.uint32(stride)
+        at = jax.lax.broadcasted_iota(jnp.uint32, shape, dim)
+        if dim == 1 and math.prod(shape[1:]) > NUM_LOW:  # the many experts of a layer: more than one low word counts
+            most = jnp.uint32(NUM_LOW // stride)
+            high, at = high + at // most * jnp.uint32(MOST_ROWS), at % most
+        low = low + at * jnp.uint32(stride)
         stride *= shape[dim]
-    bits, _ = threefry(key, jax.lax.broadcasted_iota(jnp.uint32, shape, 0), low)
+    bits, _ = threefry(key, high, low)
     uniform = (bits >> 8).astype(jnp.float32) * 2.0**-23 + (2.0**-24 - 1)  # 2^24 values, symmetric in (-1, 1)
     return jnp.float32(2**0.5) * jax.lax.erf_inv(uniform)
 

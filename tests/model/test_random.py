@@ -43,3 +43,14 @@ def test_an_element_depends_on_its_row_and_its_place_in_it() -> None:
     np.testing.assert_array_equal(draw(key, (5, 6, 7))[:2], draw(key, (2, 6, 7)))
     np.testing.assert_array_equal(draw(key, (5, 6, 7)).reshape(5, 42), draw(key, (5, 42)))
     assert (draw(key, (2, 64)) != draw(words(jax.random.key(4)), (2, 64))).all()
+
+
+def test_no_number_comes_twice_where_a_row_has_more_than_the_low_word_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer of 384 experts of 7,168 x 2,048 has: the first half of its experts would come again in the others."""
+    key, shape = words(jax.random.key(0)), (3, 9, 6)
+    monkeypatch.setattr("meshtrain.model.random.NUM_LOW", 16)
+    x = np.asarray(normal(key, shape))
+    assert len(np.unique(x)) == x.size
+    np.testing.assert_array_equal(normal(key, (2, 9, 6)), x[:2])
+    monkeypatch.undo()
+    np.testing.assert_array_equal(normal(key, shape)[:, :2], x[:, :2])
