@@ -4,7 +4,6 @@ Batch, length and heads are cut as the layout says, and each device calls the sc
 fewer key heads than shards of the query heads, each device picks the key heads of its own queries.
 """
 
-import math
 from collections.abc import Callable
 
 import jax
@@ -74,19 +73,14 @@ def attend(
 def _kv_axes(heads: tuple[str, ...], num_kv_heads: int, place: Placement) -> tuple[str, ...]:
     """The axes that cut the key heads: those of the query heads, the fastest left out while they do not divide."""
     axes = heads
-    while num_kv_heads % _size(axes, place):
+    while num_kv_heads % place.size(axes):
         axes = axes[:-1]
-    if _size(heads, place) % num_kv_heads and axes != heads:
-        cut = " x ".join(f"{axis}={place.axis_sizes[axis]}" for axis in heads)
+    if place.size(heads) % num_kv_heads and axes != heads:
         raise InputError(
-            f"rules.heads: {cut} cuts the query heads into {_size(heads, place)} parts, of which some would need more"
+            f"rules.heads: {place.text(heads)} cuts the query heads into {place.size(heads)} parts, of which some would need more"
             f" than one of the {num_kv_heads} key heads. {num_kv_heads} parts, or a multiple of it, would work."
         )
     return axes
-
-
-def _size(axes: tuple[str, ...], place: Placement) -> int:
-    return math.prod(place.axis_sizes[axis] for axis in axes)
 
 
 def _own_key_heads(
