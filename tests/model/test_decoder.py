@@ -12,7 +12,8 @@ from meshtrain.layout import path_name, single_placement
 from meshtrain.model import ModelConfig, hidden_states
 from tests.model import reference
 from tests.model.families import FAMILIES, GEMMA2, GPT2, LLAMA, MISTRAL, make_batch, make_params
-from tests.model.steps import QUICK, run, training_function
+from tests.model.steps import run, training_function
+from tests.quick import QUICK
 
 LENGTH = 12
 DOCUMENTS = [[12], [5, 7], [4, 3, 2]]  # the third row ends in padding
