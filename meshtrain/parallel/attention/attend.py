@@ -78,7 +78,8 @@ def _kv_axes(heads: tuple[str, ...], num_kv_heads: int, place: Placement) -> tup
     if place.size(heads) % num_kv_heads and axes != heads:
         raise InputError(
             f"rules.heads: {place.text(heads)} cuts the query heads into {place.size(heads)} parts, of which some would"
-            f" need more than one of the {num_kv_heads} key heads. {num_kv_heads} parts, or a multiple of it, would work."
+            f" need more than one of the {num_kv_heads} key heads. {num_kv_heads} parts, or a multiple of it, would"
+            " work."
         )
     return axes
 
