@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshtrain.errors import Exit, MeshtrainError
-from meshtrain.run.signals import Stopped, StopRequest, listen_no_more
+from meshtrain.run.signals import StopRequest, listen_no_more
 from meshtrain.run.speech import fall_silent, open_mouth, say
 
 
@@ -35,9 +35,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         except MeshtrainError as error:
             say(f"error: {error}", error=True)
             return error.exit_code
-        except Stopped:
-            say(f"{stop.name} before training began: nothing to save")
-            return Exit.PREEMPTED
         except Exception:
             traceback.print_exc()
             return Exit.FAULT
@@ -47,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(argv: Sequence[str], stop: StopRequest) -> int:
-    """The door's work; MeshtrainError for what the user can mend, Stopped where a signal comes before training."""
+    """The door's work; MeshtrainError for what the user can mend."""
     from meshtrain.run.arguments import parse
     from meshtrain.run.distributed import PROCESS_FLAGS, dry_run, this_process
     from meshtrain.run.flags import SWITCH, take
@@ -89,7 +86,7 @@ def leave(code: int) -> None:
 
     listen_no_more()
     fall_silent()
-    if (code and part()) or Background.num_running:
+    if (code and part()) or Background.running:
         os._exit(code)
     sys.exit(code)
 

@@ -29,6 +29,7 @@ from meshtrain.io.checkpoint_folder import ARRAYS, PARTIAL, SECONDS, Saved
 from meshtrain.io.together import ALONE, Together
 from meshtrain.layout import ArraySpec, Tree, path_name
 from meshtrain.layout.array import is_spec
+from meshtrain.layout.words import size_text
 
 PARAMS = "params"  # the weights' place in a training state: what a params-only load reads
 JOINED = "manifest.ocdbt"  # what Orbax writes last, over the parts of all processes; without it nothing can be read
@@ -200,7 +201,8 @@ def restore(saved: Saved, specs: Tree, targets: Tree) -> Tree:
 def restore_params(saved: Saved, specs: Tree, targets: Tree) -> Tree:
     """Only the weights of a checkpoint (`specs` and `targets` are trees of the weights); errors as in `restore`."""
     wanted = {f"{PARAMS}/{path_name(path)}": spec for path, spec in _paths(specs)}
-    _check_same(saved, {n: a for n, a in saved.arrays.items() if n.startswith(f"{PARAMS}/")}, wanted)
+    stored = {name: array for name, array in saved.arrays.items() if name.startswith(f"{PARAMS}/")}
+    _check_same(saved, stored, wanted, "model", "Use the model that it was made with, or another checkpoint.")
     arrays = _read(saved, {f"{PARAMS}/{path_name(path)}": target for path, target in _paths(targets)})
     return jax.tree.unflatten(jax.tree.structure(targets), list(arrays.values()))
 
@@ -248,7 +250,13 @@ def _read(saved: Saved, targets: dict[str, jax.ShapeDtypeStruct]) -> dict[str, j
     return {name: arrays[name] for name in targets}
 
 
-def _check_same(saved: Saved, stored: dict[str, tuple[tuple[int, ...], str]], wanted: dict[str, ArraySpec]) -> None:
+def _check_same(
+    saved: Saved,
+    stored: dict[str, tuple[tuple[int, ...], str]],
+    wanted: dict[str, ArraySpec],
+    what: str = "model and optimizer",
+    remedy: str = "Use the config that it was made with, or another workdir.",
+) -> None:
     """InputError that lists missing, extra and mis-shaped paths."""
     shapes = {name: (tuple(spec.shape), np.dtype(spec.dtype).name) for name, spec in wanted.items()}
     lines = _listed("missing in the checkpoint", [f"{n} {_text(shapes[n])}" for n in shapes if n not in stored])
@@ -257,13 +265,12 @@ def _check_same(saved: Saved, stored: dict[str, tuple[tuple[int, ...], str]], wa
     lines += _listed("different", [f"{n}: saved {_text(stored[n])}, wanted {_text(shapes[n])}" for n in different])
     if lines:
         raise InputError(
-            f"the checkpoint {saved.folder} does not fit this model and optimizer:\n" + "\n".join(lines) + "\n"
-            "Use the config that it was made with, or another workdir."
+            f"the checkpoint {saved.folder} does not fit this {what}:\n" + "\n".join(lines) + f"\n{remedy}"
         )
 
 
 def _room(needed: int, free: int) -> str:
-    return f"a checkpoint needs {needed / 1e9:.3f} GB and {free / 1e9:.3f} GB are free"
+    return f"a checkpoint needs {size_text(needed)} and {size_text(free)} are free"
 
 
 def _listed(title: str, items: list[str]) -> list[str]:

@@ -132,7 +132,20 @@ def _matches(pattern: str) -> list[str]:
     expanded = os.path.expanduser(pattern)
     if os.path.isfile(expanded):  # a name may hold characters that mean something in a pattern
         return [expanded]
+    _refuse_unreadable(expanded)
     return sorted(path for path in glob.iglob(expanded, recursive=True) if os.path.isfile(path))
+
+
+def _refuse_unreadable(pattern: str) -> None:
+    """InputError for a folder below `**` that cannot be read: a pattern would pass over all that is in it."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{pattern}: the folder {error.filename} cannot be read: {error.strerror or error}.")
+
+    root, recursive, _ = pattern.partition("**")
+    for folder in glob.glob(root or os.curdir) if recursive else ():
+        for _ in os.walk(folder, onerror=refuse):
+            pass
 
 
 def _nothing_found(pattern: str) -> str:

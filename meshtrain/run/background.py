@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import ClassVar, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -10,11 +10,12 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """`work()` in a daemon thread, so that a run that ends early does not wait for it."""
 
-    num_running = 0
+    running: ClassVar[set[str]] = set()  # names; a count would need a lock
 
     def __init__(self, name: str, work: Callable[[], T]) -> None:
         self._value: T | None = None
         self._error: BaseException | None = None
+        self._name = name
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
@@ -26,10 +27,10 @@ class Background(Generic[T]):
         return cast(T, self._value)
 
     def _run(self, work: Callable[[], T]) -> None:
-        Background.num_running += 1
+        Background.running.add(self._name)
         try:
             self._value = work()
         except BaseException as error:  # carried over to whoever asks for the result
             self._error = error
         finally:
-            Background.num_running -= 1
+            Background.running.discard(self._name)

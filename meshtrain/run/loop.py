@@ -27,7 +27,7 @@ from meshtrain.run.processes.devices import axes_by_host, check_devices
 from meshtrain.run.processes.join import join
 from meshtrain.run.progress import Progress, format_seconds
 from meshtrain.run.report import Report, Work, peak_flops
-from meshtrain.run.signals import Stopped, StopRequest
+from meshtrain.run.signals import StopRequest
 from meshtrain.run.trace import Trace
 from meshtrain.run.watch import COMPILE, DATA, END, EVALUATION, SAVE, STEP, Watchdog
 from meshtrain.step import learning_rate, make_eval_step, state_specs
@@ -49,9 +49,6 @@ def train(request: Request, stop: StopRequest) -> int:
         cleanup.callback(progress.close)
         try:
             return watch.done(_train(request, progress, stop, watch, cleanup))
-        except Stopped:
-            progress.say(f"{stop.name} before training began: nothing to save")
-            return watch.done(Exit.PREEMPTED)
         except BaseException as error:
             watch.failed(error)  # does not come back where other processes wait for this one
             raise

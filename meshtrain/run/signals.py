@@ -8,12 +8,14 @@ others look at each point whether it has said so. None can be further: at point 
 followed point n - 2, in which process 0 took part after its own point n - 2. So nobody waits for an agreement.
 """
 
+import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from meshtrain.errors import PeerError
+from meshtrain.errors import Exit, PeerError
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 AHEAD = 2
@@ -30,8 +32,19 @@ class Notes(Protocol):
         """The text under a key, without waiting; None where there is none yet."""
 
 
-class Stopped(BaseException):
-    """A signal came before training began."""
+def _leave(name: str) -> NoReturn:
+    """The end of a process that has nothing to save, whatever it is doing.
+
+    An exception would have to come through all that: where the interpreter collects garbage it is dropped, where a
+    library's C++ code is on the way it is an abort. What is half made (a folder of data) the next start removes.
+    """
+    with suppress(OSError):
+        os.write(1, f"\n{_nothing_to_save(name)}\n".encode())
+    os._exit(Exit.PREEMPTED)
+
+
+def _nothing_to_save(name: str) -> str:
+    return f"{name} before training began: nothing to save"
 
 
 def listen_no_more() -> None:
@@ -93,7 +106,7 @@ class StopRequest:
             name = self.name or self._notes.look(WANTED)
             if name is None or self.training:
                 return None
-            return f"{name} before training began: nothing to save"
+            return _nothing_to_save(name)
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is not threading.main_thread():
@@ -111,7 +124,7 @@ class StopRequest:
     def _received(self, number: int, frame: FrameType | None) -> None:
         repeated, self.name = self.name is not None, signal.Signals(number).name
         if self._notes is None and not self.training:
-            raise Stopped
+            _leave(self.name)
         if repeated and number == signal.SIGINT:
             raise KeyboardInterrupt
         if self._notes is not None and not repeated:

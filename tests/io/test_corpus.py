@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,22 @@ def test_marks_of_utf8_are_no_text_and_json_may_be_text(tmp_path: Path) -> None:
 def test_no_input_at_all_is_an_error() -> None:
     with pytest.raises(InputError, match="no input given"):
         find_files(())
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns of the library pass over it, and all that is in it would be missing from the corpus in silence."""
+    for name in ("open", "closed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+    pattern = str(tmp_path / "**" / "*.txt")
+    assert len(find_files((pattern,)).files) == 2
+    scan = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(InputError, match=r"the folder .*/closed cannot be read: Permission denied"):
+        find_files((pattern,))

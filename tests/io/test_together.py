@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshtrain.errors import MeshtrainError, StorageError
-from meshtrain.io import checkpoint_folder
+from meshtrain.io import checkpoint, checkpoint_folder
 from meshtrain.io.checkpoint_folder import CHECKSUMS, PARTIAL
 
 
@@ -105,3 +105,26 @@ def test_nothing_whole_is_none_for_all(tmp_path: Path) -> None:
     assert together(2, lambda all: checkpoint_folder.newest(tmp_path, print, all)) == [None, None]
     with pytest.raises(StorageError):
         checkpoint_folder._read_part(tmp_path / "step_00000007", Member(0, 1))
+
+
+def test_all_find_the_same_step_though_a_run_saves_another_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`init` may be a run that goes on. Each for itself they would start from different weights."""
+    save(tmp_path, 5, 1)
+    look, looked = checkpoint_folder._names, threading.Event()
+
+    def names(folder: Path) -> list[list[Any]]:
+        found = look(folder)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(checkpoint_folder, "_names", names)
+
+    def start(all: Threads) -> tuple[int, int]:
+        if all.me.index == 1:
+            assert looked.wait(10)
+            save(tmp_path, 6, 1)
+        return checkpoint.find(tmp_path, print, all).step, checkpoint.find(tmp_path, print).step
+
+    assert together(2, start) == [(5, 6), (5, 6)]

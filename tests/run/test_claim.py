@@ -14,7 +14,6 @@ import pytest
 from meshtrain.errors import InputError
 from meshtrain.run import claim
 from meshtrain.run.claim import LOCK, Claim
-from meshtrain.run.folder import RunFolder
 from meshtrain.run.watch import heartbeat
 from meshtrain.run.watch.heartbeat import Beat, Signs
 
@@ -102,31 +101,3 @@ def test_a_start_that_was_done_or_stands_still_does_not_live(tmp_path: Path, mon
     assert not heartbeat.living(tmp_path)
     Signs(tmp_path, "0001").write(Beat(0, 7, 1, "step", 0.0, "h", "m", 1))
     assert not heartbeat.living(tmp_path)
-
-
-def test_what_a_run_did_while_the_next_one_waited_for_its_lock_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first look at the folder finds nothing; before the lock is had, another run begins and ends there."""
-    real = Claim
-
-    def late(folder: Path) -> Claim:
-        (folder / "config.json").write_text('{"is": "meshtrain run", "mathematics": {"seed": 1, "data": {},'
-                                            ' "optimizer": {"schedule": {"steps": 1}}}}')  # fmt: skip
-        (folder / "metrics.jsonl").write_text('{"step": 1}\n')
-        return real(folder)
-
-    monkeypatch.setattr("meshtrain.run.folder.Claim", late)
-    with RunFolder(str(tmp_path / "run")) as folder, pytest.raises(InputError, match=r"seed: 1 -> 2"):
-        folder.refuse_other({"seed": 2, "data": {}, "optimizer": {"schedule": {"steps": 1}}}, False)
-
-
-@pytest.mark.parametrize(
-    "content",
-    ['{"is": "meshtrain run"}', '{"is": "meshtrain run", "mathematics": {"data": [], "optimizer": 1}}',
-     '{"is": "meshtrain run", "mathematics": {"data": {"changes": [3]}, "optimizer": {"schedule": {"steps": 1}}}}'],
-)  # fmt: skip
-def test_a_config_that_no_run_wrote_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config.json: not as a run wrote it"):
-        RunFolder(str(tmp_path))

@@ -1,6 +1,7 @@
 """Where a run's time went: sums over starts, steps that were lost, and the account of a start that was killed."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,33 @@ def test_a_damaged_account_is_begun_anew_and_a_process_that_does_not_write_leave
     mine = Goodput(tmp_path, 0)
     mine.note(1, {STEP: 1.0}, force=True)
     assert len(json.loads((tmp_path / "goodput.json").read_text())) == 1
+
+
+ODD = ['{"began": 1}', '[{"began": "x"}]', "[1]", '[{"began": 0, "seen": 1, "first": 0, "step": 1, "seconds": [1]}]',
+       "[" * 100_000, '[{"began": 0, "seen": 1, "first": 0, "step": 1, "of_a_newer_version": 1}]']  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ODD, ids=lambda text: text[:30])
+def test_an_account_that_cannot_be_read_is_kept_beside_the_new_one(tmp_path: Path, content: str) -> None:
+    (tmp_path / "goodput.json").write_text(content)
+    Goodput(tmp_path, 0, writes=False)
+    mine = Goodput(tmp_path, 0)
+    mine.note(1, {STEP: 1.0}, force=True)
+    assert "1 start" in mine.text()
+    assert (tmp_path / "goodput.json.unread").read_text() == content
+
+
+def test_a_record_without_a_number_of_seconds_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 2, "seconds": "x"}\n{"step": 3, "seconds": 2}\n')
+    assert Goodput(tmp_path, 1).starts[-1].lost_seconds == 2
+
+
+def test_a_clock_that_is_set_back_stops_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What may be written again is told by a clock that only goes forward."""
+    account = Goodput(tmp_path, 0)
+    account.note(1, {STEP: 1.0})
+    now = time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 100)
+    account.note(2, {STEP: 2.0})
+    assert json.loads((tmp_path / "goodput.json").read_text())[-1]["step"] == 2

@@ -39,9 +39,10 @@ def test_records_beyond_the_restored_step_are_cut_off(tmp_path: Path) -> None:
 
 def test_numbers_come_back_bitwise_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
     log = Metrics(tmp_path, 0, print, tensorboard=False)
-    log.write(record(1, loss=0.1 + 2**-50, grad_norm=float("nan"), other=float("inf")))
+    log.write(record(1, loss=0.1 + 2**-50, grad_norm=float("nan"), other=float("inf"), load=[0.5, float("nan")]))
     log.close()
     (found,) = written(log.path)
+    assert found["load"] == [0.5, None]
     assert (found["loss"], found["grad_norm"], found["other"]) == (0.1 + 2**-50, None, None)
 
 

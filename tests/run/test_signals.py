@@ -1,12 +1,14 @@
 """The agreement on where to end, for every order in which processes can come to their points that their steps allow."""
 
 import random
+from pathlib import Path
 
 import pytest
 
-from meshtrain.errors import PeerError
+from meshtrain.errors import Exit, PeerError
 from meshtrain.run import signals
 from meshtrain.run.signals import StopRequest
+from tests.run.runs import Process
 
 
 class Board:
@@ -94,3 +96,13 @@ def test_before_training_only_the_first_process_decides_and_only_until_it_begins
     assert first.before_training() == "SIGUSR1 before training began: nothing to save"
     first.begin()
     assert first.before_training() is None
+
+
+@pytest.mark.parametrize("moment", ["{}", "gc.callbacks.append(lambda *_: {}); gc.collect()"])
+def test_a_signal_while_the_program_loads_ends_it_whatever_it_does(tmp_path: Path, moment: str) -> None:
+    """In the middle of a config file, and where an exception would be dropped: in the collection of garbage."""
+    line = moment.format("os.kill(os.getpid(), signal.SIGTERM)")
+    (tmp_path / "run.py").write_text(f"import gc, os, signal\n\ndef get_config():\n    {line}\n    return {{}}\n")
+    process = Process("--config", str(tmp_path / "run.py"))
+    assert process.finish() == Exit.PREEMPTED
+    assert process.output.strip() == "SIGTERM before training began: nothing to save"

@@ -157,6 +157,14 @@ def test_a_missing_size_is_an_error_and_a_missing_default_is_the_familys() -> No
     assert gemma.window_layers == (True, False)
 
 
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_layers_without_end_are_refused_and_not_counted(model_type: str) -> None:
+    sizes = OTHERS if model_type != "gpt2" else {"n_embd": 32, "n_head": 4}
+    for number in (100_001, 10**30):
+        with pytest.raises(InputError, match=f"{number} layers are more than any model has"):
+            FAMILIES[model_type].model(sizes | {"num_hidden_layers": number, "n_layer": number}, "config.json")
+
+
 def test_what_a_family_cannot_say_is_an_error() -> None:
     with pytest.raises(InputError, match="qk_norm=True"):
         FAMILIES["llama"].config(FAMILIES["qwen3"].model(OTHERS, ""), None, "config.json")

@@ -94,6 +94,20 @@ def test_a_truncated_file(folder: Path, size: int) -> None:
     assert file.name in refused(folder)
 
 
+def test_marks_of_utf8_are_no_json(folder: Path) -> None:
+    for name in ("config.json", "model.safetensors.index.json"):
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    assert is_folder(folder)
+    assert open_folder(folder).weights
+
+
+def test_a_config_that_cannot_be_read_beside_weights_is_a_folders(folder: Path) -> None:
+    """As a program on Windows writes it; it is named, and not taken for a run's."""
+    (folder / "config.json").write_bytes((folder / "config.json").read_text().encode("utf-16"))
+    assert is_folder(folder)
+    assert "config.json: cannot be read" in refused(folder)
+
+
 def test_bytes_behind_the_last_tensor(folder: Path) -> None:
     file = files(folder)[1]
     file.write_bytes(file.read_bytes() + b"xxxx")
