@@ -18,6 +18,7 @@ from meshtrain.model.flops import attention_flops_per_token
 Parts = dict[str, float]  # cause -> seconds
 TENSOR = "tensor_parallel"  # the cause: exchanges of activations within the tensor group
 COMPUTE = ("products", "attention", "memory", "recompute")
+UPDATE = ("update", "muon")
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
 
@@ -76,18 +77,15 @@ class Step:
         return ITEMSIZE[self.compute]
 
     @property
-    def peak(self) -> float:
-        """FLOP/s that large products get."""
-        return self.cluster.peak_rate(self.compute).value * self.cluster.share("matmul")
-
-    @property
     def memory(self) -> float:
         """Bytes/s that programs get of the device's memory."""
         return self.cluster.memory_rate.value * self.cluster.share("memory")
 
-    def seconds(self, product: Product) -> float:
-        """Seconds of one pass through a product."""
-        return product_seconds(product, self.peak, self.memory, self.software, self.itemsize)
+    def seconds(self, product: Product, dtype: str = "") -> float:
+        """Seconds of one pass through a product, in the dtype that computes if none is named."""
+        dtype = dtype or self.compute
+        peak = self.cluster.peak_rate(dtype).value * self.cluster.share("matmul")
+        return product_seconds(product, peak, self.memory, self.software, ITEMSIZE[dtype])
 
 
 def layer_passes(step: Step) -> Passes:

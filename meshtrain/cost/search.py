@@ -53,9 +53,7 @@ class Task:
 
     def time(self, choice: Choice) -> StepTime:
         """How long the choice's step takes."""
-        compute = self.config.precision.compute
-        place = self.place(choice)
-        return step_time(self.config.model, place, self.global_batch, self.length, self.cluster, compute=compute)
+        return step_time(self.config, self.place(choice), self.global_batch, self.length, self.cluster)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,20 @@ from dataclasses import dataclass, field
 
 from meshtrain.cost.cluster import Cluster
 from meshtrain.cost.links import ALONE, Group, group_of
+from meshtrain.cost.muon import Dealt, dealt
 from meshtrain.layout import Placement
 from meshtrain.layout.exchange import exchange_axes
 from meshtrain.layout.pipeline import Pipeline
 from meshtrain.layout.roles import zero_stage
 from meshtrain.model import ModelConfig
 from meshtrain.parallel.attention.balance import balance
+from meshtrain.step import OptimizerConfig
 
 # What is computed again in the backward pass: a layout's words, and "attention" (scores and their products alone:
 # Megatron's selective recomputation, which matters to programs that write scores to memory).
 REDONE = ("none", "attention", "dots", "names", "full")
+
+ADAMW = OptimizerConfig()
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class Split:
     attention of the shard of the length that has most of it, over the mean. routed: rows that a device's experts
     compute, for each pair of a token of the device and an expert: less where devices with the same tokens have experts
     of their own, more with a capacity above an even load. dense: the same, where a product without a capacity is one of
-    all rows of its buffer with the matrix of each expert of the device (`Software.groups_rows`).
+    all rows of its buffer with the matrix of each expert of the device (`Software.groups_rows`). whole: the matrices
+    that Muon makes orthogonal on a device.
     """
 
     microbatch: int
@@ -64,6 +69,7 @@ class Split:
     imbalance: float = 1.0
     routed: float = 1.0
     dense: float = 1.0
+    whole: tuple[Dealt, ...] = ()
 
     @property
     def num_stages(self) -> int:
@@ -81,7 +87,10 @@ class Split:
         return self.microbatch * self.num_microbatches * self.batch_parts
 
 
-def split_of(place: Placement, model: ModelConfig, global_batch: int, length: int, cluster: Cluster) -> Split:
+def split_of(
+    place: Placement, model: ModelConfig, global_batch: int, length: int, cluster: Cluster,
+    optimizer: OptimizerConfig = ADAMW,
+) -> Split:  # fmt: skip
     """What a placement's rules say, for a step of rows of `length`. InputError where the batch does not divide."""
     sizes, layout = place.axis_sizes, place.layout
     pipeline = layout.pipeline
@@ -131,6 +140,7 @@ def split_of(place: Placement, model: ModelConfig, global_batch: int, length: in
         imbalance=_imbalance(place, model, length),
         routed=routed,
         dense=dense_rows(place, model) if model.moe and not capacity else routed,
+        whole=dealt(model, optimizer, place, cluster),
     )
 
 

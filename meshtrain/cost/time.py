@@ -12,12 +12,13 @@ from functools import lru_cache
 from meshtrain.cost.bubble import Pieces, pipeline_time
 from meshtrain.cost.cluster import Cluster
 from meshtrain.cost.links import collective_seconds
-from meshtrain.cost.passes import COMPUTE, Parts, Passes, Step, layer_passes, output_passes, plus, total
+from meshtrain.cost.passes import COMPUTE, UPDATE, Parts, Passes, Step, layer_passes, output_passes, plus, total
 from meshtrain.cost.software import MESHTRAIN, Software
 from meshtrain.cost.split import Split, split_of
 from meshtrain.cost.weights import layer_by_layer, once_a_step
 from meshtrain.layout import Placement
 from meshtrain.model import ModelConfig, model_flops_per_token
+from meshtrain.step import StepConfig
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class StepTime:
     """A step, predicted. parts: seconds of the busiest stage by cause, which add up to `seconds`:
 
     products, attention, memory (norms and other elementwise work), recompute; exchanges that are not hidden:
-    tensor_parallel, context, experts, sends, weights, data; host (waiting for it), bubble, update. hidden: exchanges
-    behind computation. bubble: idle share of the pipeline.
+    tensor_parallel, context, experts, sends, weights, data, matrices (Muon's); host (waiting for it), bubble, update,
+    muon (its iterations). hidden: exchanges behind computation. bubble: idle share of the pipeline. hardware_flops: of
+    all devices' forward and backward passes; update_flops: of their products in the update.
     """
 
     seconds: float
@@ -37,6 +39,7 @@ class StepTime:
     num_devices: int
     model_flops: float
     hardware_flops: float
+    update_flops: float
     peak: float
 
     @property
@@ -56,8 +59,8 @@ class StepTime:
 
     @property
     def hfu(self) -> float:
-        """Share of the peak, with what is computed again and what a mask hides but the program computes."""
-        return self.hardware_flops / self.seconds / self.num_devices / self.peak
+        """Share of the peak, with what is computed again, what a mask hides but is computed, and the update."""
+        return (self.hardware_flops + self.update_flops) / self.seconds / self.num_devices / self.peak
 
     @property
     def compute(self) -> float:
@@ -67,16 +70,17 @@ class StepTime:
     @property
     def exposed(self) -> Parts:
         """Seconds of exchanges that nothing hides, by cause."""
-        aside = (*COMPUTE, "host", "bubble", "update")
+        aside = (*COMPUTE, "host", "bubble", *UPDATE)
         return {cause: seconds for cause, seconds in self.parts.items() if cause not in aside}
 
 
 def step_time(
-    model: ModelConfig, place: Placement, global_batch: int, length: int, cluster: Cluster,
-    *, software: Software = MESHTRAIN, compute: str = "bfloat16",
+    config: StepConfig, place: Placement, global_batch: int, length: int, cluster: Cluster,
+    *, software: Software = MESHTRAIN,
 ) -> StepTime:  # fmt: skip
     """A run's step under a placement. InputError where the batch does not divide or the cluster lacks the dtype."""
-    return predict(model, split_of(place, model, global_batch, length, cluster), length, cluster, software, compute)
+    split = split_of(place, config.model, global_batch, length, cluster, config.optimizer)
+    return predict(config.model, split, length, cluster, software, config.precision.compute)
 
 
 def predict(
@@ -111,6 +115,7 @@ def predict(
         num_devices=split.num_devices,
         model_flops=tokens * _model_flops(model, length),
         hardware_flops=flops,
+        update_flops=split.num_devices * sum(dealt.flops for dealt in split.whole),
         peak=cluster.peak_rate(compute).value,
     )
 

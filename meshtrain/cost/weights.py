@@ -83,7 +83,17 @@ def once_a_step(step: Step, layers: int, backward: float) -> tuple[Parts, Parts]
     owned = (dense + tables) / (split.zero.size if split.zero_stage else 1)
     owned += experts / (_of_experts(step)[0].size if split.zero_stage else 1)
     parts["update"] = software.update_seconds + owned * software.update_bytes / step.memory
-    return parts, hidden
+    return plus((1, parts), (1, whole_seconds(step))), hidden
+
+
+def whole_seconds(step: Step) -> Parts:
+    """Muon's iterations, in float32, and the exchanges that bring it whole matrices and take their updates back."""
+    found: Parts = {}
+    for dealt in step.split.whole:
+        products = sum(step.seconds(product, "float32") for product in dealt.products)
+        sent = sum(collective_seconds("all_to_all", size, group, step.cluster) for group, size in dealt.exchanges)
+        found = plus((1, found), (1, {"muon": products}), (2, {"matrices": sent}))
+    return found
 
 
 def _of_experts(step: Step) -> tuple[Group, Group]:

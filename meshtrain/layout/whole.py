@@ -6,6 +6,7 @@ out, and none holds one that it does not need. A stack that does not divide is f
     [layers, embed/n, mlp]  ->  [1, layers/n, embed, mlp]
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -53,6 +54,11 @@ class WholeMatrices:
     def num_devices(self) -> int:
         """Over how many devices `moved` is cut, at every moment of the exchange."""
         return self.place.size(tuple(axis for of_dim in self._axes for axis in of_dim))
+
+    @property
+    def num_matrices(self) -> int:
+        """How many whole matrices each device has between `bring` and `take_back`, zeros that fill up included."""
+        return self.moved.size // self.num_devices // math.prod(self.spec.shape[i] for i in self.inner)
 
     def bring(self, x: jax.Array) -> jax.Array:
         """`x` (as stored) as `moved`: whole matrices on each device. As it is, where nothing is cut."""

@@ -29,7 +29,7 @@ def scale_by_muon(
     beta: float, eps: float, specs: Tree, matrices: Tree, place: Placement | None
 ) -> optax.GradientTransformation:
     """Updates of a root mean square of 0.2. matrices: MatrixDims of each weight, None for those that are not Muon's;
-    specs: physical; place: None for arrays that are whole."""
+    place: None for arrays that are whole."""
     masked = map_specs(lambda spec, dims: (spec, dims) if dims else optax.MaskedNode(), specs, matrices)
     state_of = optax.contrib.scale_by_muon(beta=beta, eps=eps, ns_steps=STEPS)
 
@@ -68,12 +68,18 @@ def _orthogonal(
 
 
 def newton_schulz(x: jax.Array, coefficients: jax.Array, eps: float) -> jax.Array:
-    """[..., rows, columns], all singular values brought near 1: five times f(X) = a X + (b A + c A A) X, A = X X'."""
+    """[..., rows, columns], all singular values brought near 1: five times f(X) = a X + (b A + c A A) X, A = X X'.
+
+    As a loop: the compiler would take the iterations of all weights side by side, with all of their products in memory.
+    """
     a, b, c = coefficients
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + eps)
-    for _ in range(STEPS):
+
+    def turn(_: int, x: jax.Array) -> jax.Array:
         square = x @ x.mT
-        x = a * x + (b * square + (c * square) @ square) @ x
+        return a * x + (b * square + (c * square) @ square) @ x
+
+    x = jax.lax.fori_loop(0, STEPS, turn, x)
     return x.mT if tall else x

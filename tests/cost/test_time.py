@@ -22,7 +22,7 @@ from meshtrain.layout import Layout, place_abstract
 from meshtrain.model import ModelConfig
 from meshtrain.model.flops import matrix_parameters, model_flops_per_token
 from meshtrain.run import config_file
-from meshtrain.step import StepConfig
+from meshtrain.step import OptimizerConfig, StepConfig
 from meshtrain.step.precision import Precision
 from tests.cost.clusters import cluster, ideal
 from tests.cost.test_theory import model, placed
@@ -36,6 +36,10 @@ LLAMA = (("llama3_405b_8k", 8192, 64, 32, 8192, 0.43), ("llama3_405b_8k", 16384,
 @lru_cache
 def rows(name: str) -> tuple[Measured, ...]:
     return tuple(read_measured(DATA / f"{name}.csv"))
+
+
+def step_of(name: str, optimizer: str = "adamw") -> StepConfig:
+    return StepConfig(model(name), OptimizerConfig(optimizer), Precision("bfloat16"))
 
 
 def errors(measured: tuple[Measured, ...]) -> np.ndarray:
@@ -62,7 +66,7 @@ def test_measured_runs_that_were_not_fitted(name: str) -> None:
 def test_llama_3(name: str, gpus: int, data: int, batch: int, length: int, mfu: float) -> None:
     """The Llama 3 Herd of Models, table 4: MFU within 10 % with the constants of h100_roce."""
     place = placed(name, gpus, pipeline=dict(microbatches=batch))
-    found = step_time(model("llama3_405b"), place, data * batch, length, cluster("h100_roce"), software=PUBLISHED)
+    found = step_time(step_of("llama3_405b"), place, data * batch, length, cluster("h100_roce"), software=PUBLISHED)
     assert found.mfu == pytest.approx(mfu, rel=0.1)
     assert found.tokens == 16_777_216
     assert found.bubble > 0.05
@@ -244,7 +248,7 @@ def test_every_layout_file_has_a_time() -> None:
         fixed = math.prod(size for size in sizes if size > 0)
         place = placed(path.stem, fixed * (8 if -1 in sizes else 1))
         batch = place.num_shards("batch") * place.num_microbatches
-        found = step_time(model("llama3_8b"), place, batch, 8192, cluster("h100_roce"))
+        found = step_time(step_of("llama3_8b"), place, batch, 8192, cluster("h100_roce"))
         assert 0 < found.mfu <= found.hfu < cluster("h100_roce").share("matmul"), path.stem
 
 
@@ -274,10 +278,9 @@ def test_exchanges_are_those_of_the_prediction(name: str) -> None:
 
     What is left out are norms, biases, the embedding's and the loss's own exchanges: a hundredth of this model.
     """
-    place, config = placed(name, 8), model("llama3_8b")
-    found = step_time(config, place, 8, 8192, ideal("h100_roce"))
+    place, step = placed(name, 8), step_of("llama3_8b")
+    found = step_time(step, place, 8, 8192, ideal("h100_roce"))
     seconds = sum(found.exposed.values()) + sum(found.hidden.values())
-    step = StepConfig(config, precision=Precision("bfloat16"))
     sent = sum(one.wire_bytes for one in predict_traffic(step, place, global_batch=8, length=8192))
     assert seconds * 450e9 == pytest.approx(sent, rel=0.05)
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshtrain.cost.collective import Collective
+from meshtrain.cost.muon import whole_matrices
 from meshtrain.cost.traffic.experts import expert_axes
 from meshtrain.cost.traffic.setting import Axes, Setting
 from meshtrain.cost.traffic.turns import Passes
 from meshtrain.layout import ArraySpec, named_specs
 from meshtrain.layout.inventory import axes_of
-from meshtrain.layout.whole import WholeMatrices
 from meshtrain.step.gradients import joined_once
-from meshtrain.step.optimizer import decays, matrix_dims
+from meshtrain.step.optimizer import decays
 from meshtrain.step.state import state_specs
 
 FLOAT32 = np.dtype(np.float32)
@@ -102,10 +102,9 @@ def _gather(
 
 def _to_whole(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
     """What Muon exchanges to have whole matrices, and to bring their updates back: float32, as the moments are."""
-    dims = matrix_dims(spec) if setting.config.optimizer.name == "muon" else None
-    if dims is None:
+    whole = whole_matrices(setting.config.optimizer, setting.place, spec)
+    if whole is None:
         return []
-    whole = WholeMatrices(setting.place, spec, dims.inputs + dims.outputs)
     num_bytes = whole.moved.num_bytes // whole.num_devices
     return [
         one for dim in whole.cut

@@ -36,8 +36,9 @@ def _variant(config: RunConfig, report: PlanReport, stage: int, place: Placement
     """The layout at another stage; `refused`: why that cannot be."""
     batch, length = report.global_batch, report.length
     try:
-        memory = predict_memory(step_config(config), place, batch, length, packed=config.data.packed)
-        time = step_time(config.model, place, batch, length, report.cluster, compute=config.precision.compute)
+        step = step_config(config)
+        memory = predict_memory(step, place, batch, length, packed=config.data.packed)
+        time = step_time(step, place, batch, length, report.cluster)
     except InputError as error:
         return {"stage": stage, "given": False, "refused": str(error)}
     return {"stage": stage, "given": False, "seconds": time.seconds, **_bar(memory)}

@@ -15,7 +15,7 @@ from meshtrain.cost.time import StepTime, step_time
 from meshtrain.cost.traffic import predict_traffic
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, Placement, place_abstract
-from meshtrain.layout.finding import ERROR, WARNING, Finding, merge
+from meshtrain.layout.finding import ERROR, Finding, merge
 from meshtrain.layout.inventory import Inventory
 from meshtrain.layout.roles import words
 from meshtrain.model.flops import count_parameters, model_flops_per_token
@@ -25,7 +25,6 @@ from meshtrain.run.inventory import check_run
 from meshtrain.run.plan.traffic import Traffic, by_axis
 from meshtrain.run.show.pipeline import PipelineFacts, pipeline_facts
 from meshtrain.run.startup import step_config
-from meshtrain.step import StepConfig
 
 # What a checkpoint holds a step up (a copy to the host; the rest is written beside the training), and how long it takes
 # from a failure to the next step.
@@ -93,7 +92,7 @@ def make_plan_report(
         raise InputError("\n".join(errors))
     model = config.model
     windows = dict.fromkeys(model.layer_window(layer) for layer in range(model.num_layers))
-    time = step_time(model, place, config.global_batch, length, cluster, compute=config.precision.compute)
+    time = step_time(step, place, config.global_batch, length, cluster)
     lost = _goodput(cluster, num_devices)
     sizes = dict(global_batch=config.global_batch, length=length, packed=config.data.packed)
     collectives = tuple(predict_traffic(step, place, **sizes))  # type: ignore[arg-type]
@@ -117,19 +116,8 @@ def make_plan_report(
         goodput=lost,
         bill=bill(cluster, num_devices, Seconds(time.seconds), config.steps, lost.share if lost else 1.0),
         num_steps=config.steps,
-        findings=(*findings, *_left_out(step, place)),
+        findings=tuple(findings),
     )
-
-
-def _left_out(step: StepConfig, place: Placement) -> list[Finding]:
-    """What no figure of the plan holds."""
-    if step.optimizer.name != "muon" or place.num_devices == 1:
-        return []
-    message = (
-        "Muon makes whole matrices orthogonal. The traffic holds the exchange that brings them to the devices; no"
-        " figure of memory and time here holds the matrices and the products."
-    )
-    return [Finding(WARNING, "muon-left-out", "optimizer.name", message, "`meshtrain.audit` shows what is compiled.")]
 
 
 def _goodput(cluster: Cluster, num_devices: int) -> Goodput | None:

@@ -3,7 +3,7 @@
 const CAUSES = {
   products: "#0072b2", attention: "#56b4e9", memory: "#7d9cc0", recompute: "#a9c4de",
   tensor_parallel: "#d55e00", context: "#e69f00", experts: "#cc79a7", sends: "#f0c05a", weights: "#b0562b", data: "#8c3b1a",
-  host: "#6c757f", bubble: "#b9c0c7", update: "#009e73",
+  matrices: "#5e2412", host: "#6c757f", bubble: "#b9c0c7", update: "#009e73", muon: "#00543d",
 };
 const IDLE = ["host", "bubble"];
 

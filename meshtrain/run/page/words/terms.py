@@ -54,7 +54,9 @@ TERMS: dict[str, tuple[str, str]] = {
     "cause.data": ("gradients reduced", "기울기 합산"),
     "cause.host": ("waiting for the host", "호스트 대기"),
     "cause.bubble": ("pipeline bubble", "파이프라인 버블"),
+    "cause.matrices": ("whole matrices for Muon", "뮤온용 행렬 교환"),
     "cause.update": ("update", "갱신"),
+    "cause.muon": ("Muon's iterations", "뮤온 반복 계산"),
     "question.Does all of it fit one GPU?": ("Does all of it fit one GPU?", "GPU 하나에 모두 들어가는가?"),
     "question.Does it fit with the state in parts?": (
         "Does it fit with the state in parts?",
