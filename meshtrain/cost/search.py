@@ -15,6 +15,7 @@ from meshtrain.cost.state import PerParameter, count_expert_parameters, per_para
 from meshtrain.cost.time import StepTime, step_time
 from meshtrain.errors import InputError
 from meshtrain.layout import Layout, Placement, place_abstract
+from meshtrain.layout.layout import REMAT
 from meshtrain.layout.pipeline import KEEPS
 from meshtrain.model.flops import count_parameters
 from meshtrain.step import StepConfig
@@ -168,10 +169,9 @@ class Search:
 
     def likely_smallest(self, where: Where) -> list[Choice]:
         """Candidates, those first that take little memory."""
-        order = ("full", "names", "dots", "none")
         return sorted(
             self.all(where),
-            key=lambda c: (KEEPS.index(c.keep), order.index(c.remat), self.state_bytes(c), -c.microbatches, c.repeats),
+            key=lambda c: (KEEPS.index(c.keep), -REMAT.index(c.remat), self.state_bytes(c), -c.microbatches, c.repeats),
         )
 
     def smallest(self, where: Where, tries: int = 6) -> tuple[Choice, Memory] | None:

@@ -167,7 +167,7 @@ def dense_rows(place: Placement, model: ModelConfig) -> float:
 def _imbalance(place: Placement, model: ModelConfig, length: int) -> float:
     """Attention of the busiest shard of the length over the mean, all layers together."""
     busiest, mean = 0.0, 0.0
-    for window in {model.layer_window(layer) for layer in range(model.num_layers)}:
+    for window in model.windows:
         layers = sum(model.layer_window(layer) == window for layer in range(model.num_layers))
         blocks = balance(place, length, window) or [1]
         busiest += layers * max(blocks)

@@ -91,7 +91,6 @@ def make_plan_report(
     if errors:
         raise InputError("\n".join(errors))
     model = config.model
-    windows = dict.fromkeys(model.layer_window(layer) for layer in range(model.num_layers))
     time = step_time(step, place, config.global_batch, length, cluster)
     lost = _goodput(cluster, num_devices)
     sizes = dict(global_batch=config.global_batch, length=length, packed=config.data.packed)
@@ -108,7 +107,7 @@ def make_plan_report(
         memory=predict_memory(step, place, config.global_batch, length, packed=config.data.packed),
         state=state_bytes(step, place),
         pipeline=pipeline_facts(place, model.num_stacked),
-        balance={window: blocks for window in windows if (blocks := balance(place, length, window))},
+        balance={window: blocks for window in model.windows if (blocks := balance(place, length, window))},
         flops_per_token=model_flops_per_token(model, length),
         time=time,
         collectives=collectives,

@@ -15,7 +15,7 @@ from meshtrain.parallel.attention.balance import balance
 from meshtrain.run.config import Request, RunConfig
 from meshtrain.run.inventory import check_run
 from meshtrain.run.show.pipeline import PipelineFacts, pipeline_facts
-from meshtrain.step import StepConfig
+from meshtrain.run.startup import step_config
 from meshtrain.step.optimizer import decay_mask
 from meshtrain.step.state import state_specs
 
@@ -53,7 +53,7 @@ def make_report(
     findings: list[Finding] = []
     declared = Layout.parse(layout, name, findings=findings)
     place = place_abstract(declared, num_devices)
-    step = StepConfig(config.model, config.optimizer, config.precision, config.z_loss, config.seed)
+    step = step_config(config)
     arrays, found = check_run(step, config.global_batch, config.data.length, place, fast_devices)
     findings = merge([*findings, *found])
     sound = all(finding.severity != ERROR for finding in findings)
