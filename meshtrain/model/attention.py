@@ -15,7 +15,7 @@ from meshtrain.model.inputs import Inputs
 from meshtrain.model.norm import Norm
 from meshtrain.model.product import product
 from meshtrain.model.rotary import rotate
-from meshtrain.model.weight import ZEROS, normal, use, weight
+from meshtrain.model.weight import ZEROS, add_bias, normal, use, weight
 from meshtrain.parallel.attention import Mask, attend
 
 
@@ -57,7 +57,7 @@ class Attention(nnx.Module):
         )
         out_BTNH = place.constrain(out_BTNH, "batch", "length", "heads", "head_dim")
         y_BTD = place.constrain(product("btnh,nhd->btd", out_BTNH, [self.output], place), "batch", "stream", "embed")
-        return y_BTD if self.output_bias is None else y_BTD + use(self.output_bias, place).astype(y_BTD.dtype)
+        return y_BTD if self.output_bias is None else add_bias(y_BTD, use(self.output_bias, place))
 
     def project(
         self, x_BTD: Float[Array, "B T D"], place: Placement
@@ -88,7 +88,7 @@ class Attention(nnx.Module):
             (k_BSKH, self.key_bias, "kv_heads"),
             (v_BSKH, self.value_bias, "kv_heads"),
         ):
-            y = y if bias is None else y + use(bias, place).astype(y.dtype)
+            y = y if bias is None else add_bias(y, use(bias, place))
             found.append(place.constrain(y, "batch", "length", heads, "head_dim"))
         return found[0], found[1], found[2]
 

@@ -31,7 +31,8 @@ class Dropout:
         """x with elements zeroed at random and the others divided by 1 - rate. `layer` is -1 for the embeddings."""
         key = random.threefry(random.words(self.key), site, layer + 1)
         keep = keep_mask(key, self.index, self.token, x_BTD.shape[2], self.rate)
-        return jnp.where(keep, x_BTD / jnp.asarray(1 - self.rate, x_BTD.dtype), jnp.zeros((), x_BTD.dtype))
+        scaled_BTD = (x_BTD.astype(jnp.float32) / (1 - self.rate)).astype(x_BTD.dtype)  # (0.9 is 0.8984 in bfloat16)
+        return jnp.where(keep, scaled_BTD, jnp.zeros((), x_BTD.dtype))
 
 
 def keep_mask(

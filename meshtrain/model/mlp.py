@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from meshtrain.layout import Placement
 from meshtrain.model.config import ModelConfig
 from meshtrain.model.product import product
-from meshtrain.model.weight import ZEROS, normal, use, weight
+from meshtrain.model.weight import ZEROS, add_bias, normal, use, weight
 
 
 class Mlp(nnx.Module):
@@ -36,11 +36,11 @@ class Mlp(nnx.Module):
             params, biases = [self.gate, self.up], [self.gate_bias, self.up_bias]
         y_BTcF = product("btd,dcf->btcf", x_BTD, params, place, lambda *ws: jnp.stack(ws, axis=1))
         if self.up_bias is not None:
-            y_BTcF = y_BTcF + jnp.stack([use(b, place) for b in biases if b is not None]).astype(y_BTcF.dtype)
+            y_BTcF = add_bias(y_BTcF, jnp.stack([use(b, place) for b in biases if b is not None]))
         h_BTF = activate(checkpoint_name(y_BTcF, "hidden"), self.activation)
         h_BTF = place.constrain(h_BTF, "batch", "length", "mlp")
         y_BTD = place.constrain(product("btf,fd->btd", h_BTF, [self.down], place), "batch", "stream", "embed")
-        return y_BTD if self.down_bias is None else y_BTD + use(self.down_bias, place).astype(y_BTD.dtype)
+        return y_BTD if self.down_bias is None else add_bias(y_BTD, use(self.down_bias, place))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))

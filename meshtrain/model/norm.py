@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from meshtrain.layout import Placement
-from meshtrain.model.weight import ONES, ZEROS, use, weight
+from meshtrain.model.weight import ONES, ZEROS, add_bias, use, weight
 
 
 class Norm(nnx.Module):
@@ -26,7 +26,7 @@ class Norm(nnx.Module):
     def __call__(self, x: Float[Array, "*any D"], place: Placement) -> Float[Array, "*any D"]:
         scale = use(self.scale, place).astype(jnp.float32) + float(self.plus_one)
         y = normalize(x, scale, self.kind == "layer", self.eps)
-        return y if self.bias is None else y + use(self.bias, place).astype(y.dtype)
+        return y if self.bias is None else add_bias(y, use(self.bias, place))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

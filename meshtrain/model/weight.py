@@ -37,6 +37,11 @@ def use(param: nnx.Param, place: Placement) -> jax.Array:
     return place.at_use(param[...], *param.get_metadata("dims"))
 
 
+def add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """y + bias in y's dtype. The sum is float32, and so is, backward, that of the bias's gradient over all tokens."""
+    return (y.astype(jnp.float32) + bias.astype(jnp.float32)).astype(y.dtype)
+
+
 def specs(module: nnx.Module, num_layers: int | None = None, stacked: str = "layers") -> dict[str, Any]:
     """Nested dict of ArraySpec of what a module declares, with a leading dim `stacked` where num_layers is given."""
 

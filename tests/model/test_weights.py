@@ -3,12 +3,14 @@
 import importlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from meshtrain.layout import Layout, place
 from meshtrain.layout.array import map_specs
 from meshtrain.model import ModelConfig, describe, initialize
+from meshtrain.model.weight import add_bias
 from tests.model.families import FAMILIES, LLAMA, SIZES
 from tests.quick import first_weights
 
@@ -60,3 +62,10 @@ def test_first_weights_are_bitwise_the_same_on_every_mesh(name: str) -> None:
     alone = jax.jit(lambda key: initialize(TINY, key))(KEY)
     spread = jax.jit(lambda key: initialize(TINY, key), out_shardings=shardings)(KEY)
     jax.tree.map(lambda one, two: np.testing.assert_array_equal(np.asarray(one), np.asarray(two)), alone, spread)
+
+
+def test_the_gradient_of_a_bias_is_summed_in_float32() -> None:
+    """Over all tokens, whatever the dtype that computes: a sum in bfloat16 would be off by a percent and more."""
+    dy = jnp.asarray(np.random.default_rng(0).normal(size=(8, 512, 16)), jnp.bfloat16)
+    found = jax.jit(lambda b, dy: jax.vjp(lambda b: add_bias(dy, b), b)[1](dy)[0])(jnp.zeros(16, jnp.bfloat16), dy)
+    np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(dy, np.float64).sum((0, 1)), rtol=2.0**-8)
