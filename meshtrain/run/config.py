@@ -29,6 +29,8 @@ MATHEMATICS = ("model", "data", "optimizer", "precision", "seed", "global_batch"
 # Where the data lies and how it is made may change: what counts is its content, which `contents` adds.
 NOT_MATHEMATICS = ("data.paths", "data.prepare", "data.verify")
 
+# Beyond any run: of virtual devices, for each of which JAX makes threads; of rows, which the loader counts one by one.
+MOST = {"cpu_devices": 4096, "global_batch": 2**26}
 USUAL_LEARNING_RATES = (1e-7, 0.5)
 
 
@@ -91,6 +93,9 @@ class RunConfig:
                 raise InputError(f"{name}: {getattr(self, name)} must be at least 0 and finite; {name}=0 would work.")
         if self.seed >= 2**32:
             raise InputError(f"seed: {self.seed} must be below 2**32; seed={self.seed % 2**32} would work.")
+        for name, most in MOST.items():
+            if (getattr(self, name) or 0) > most:
+                raise InputError(f"{name}: {getattr(self, name)} is more than can be; at most {most} would work.")
         if self.peak_flops is not None and not self.peak_flops > 0:
             raise InputError(f"peak_flops: {self.peak_flops} must be above 0, for example 989e12.")
         for key, value in _flat(as_json(self)).items():
