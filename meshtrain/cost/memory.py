@@ -12,6 +12,7 @@ import numpy as np
 
 from meshtrain.cost.layer import LayerMemory, Saved, layer_memory, tape_bytes
 from meshtrain.cost.local import ExpertCuts, LocalSizes, local_model, local_sizes
+from meshtrain.cost.muon import whole_bytes
 from meshtrain.cost.products import layer_products
 from meshtrain.cost.split import dense_rows
 from meshtrain.cost.state import state_bytes, weights_of
@@ -28,6 +29,8 @@ F32 = 4
 BLOCKWISE = ("gather", "ring", "usp")  # exchanges that compute with our own kernel
 CUT_DIMS = ("heads", "kv_heads", "mlp", "expert_mlp", "expert")
 TABLES = ("embedding/table", "output/table")
+# Of what is kept, that which only forward and backward passes need.
+OF_PASSES = ("compute copy", "gathered tables", "piece", "saved activations", "pipeline slots", "pipeline tape")
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,10 @@ class _Step:
             Part("loss", self._loss(), transient=True, what="logits of one chunk and their gradient"),
             Part("layer", layer.backward, transient=True, what="one layer's backward pass"),
         ]
+        # In the update the room of what the passes have held is free again.
+        whole = whole_bytes(self.config.model, self.config.optimizer, self.place)
+        more = whole - sum(part.num_bytes for part in parts if part.name in OF_PASSES)
+        parts.append(Part("whole matrices", max(more, 0), transient=True, what="Muon's, beyond the room of the passes"))
         return Memory(tuple(part for part in parts if part.num_bytes), layer.saved)
 
     def state(self) -> int:

@@ -15,13 +15,15 @@ import jax.numpy as jnp
 
 from meshtrain.cost.cluster import Cluster
 from meshtrain.cost.links import Group, group_of
-from meshtrain.cost.liveness import bodies, called
+from meshtrain.cost.liveness import bodies, called, peak_bytes
 from meshtrain.cost.products import Product
 from meshtrain.layout import ArraySpec, Placement, named_specs
 from meshtrain.layout.whole import WholeMatrices
 from meshtrain.model import ModelConfig, describe
-from meshtrain.step.muon import newton_schulz
+from meshtrain.step.muon import STEPS, newton_schulz
 from meshtrain.step.optimizer import OptimizerConfig, matrix_dims
+
+F32 = 4
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,13 @@ class Dealt:
         """Of these products."""
         return sum(product.flops for product in self.products)
 
+    @property
+    def moved_bytes(self) -> int:
+        """Read and written by element-wise work: in a turn c A, b A + (c A) A and a X + (..) X, each a kernel of its
+        own in H100 programs."""
+        short, long = sorted((self.rows, self.columns))
+        return STEPS * self.number * (5 * short * short + 3 * short * long) * F32
+
 
 def whole_matrices(optimizer: OptimizerConfig, place: Placement, spec: ArraySpec) -> WholeMatrices | None:
     """How a weight comes to be whole matrices on each device; None for one that is not Muon's."""
@@ -57,21 +66,51 @@ def whole_matrices(optimizer: OptimizerConfig, place: Placement, spec: ArraySpec
 def dealt(model: ModelConfig, optimizer: OptimizerConfig, place: Placement, cluster: Cluster) -> tuple[Dealt, ...]:
     """What a device makes orthogonal in a step, weight by weight; nothing under another optimizer."""
     found = []
+    for whole, rows, columns in _weights(model, optimizer, place):
+        groups = (group_of(place.axis_sizes, whole.axes(dim), cluster) for dim in whole.cut)
+        found.append(Dealt(whole.num_matrices, rows, columns, tuple((group, whole.num_bytes) for group in groups)))
+    return tuple(found)
+
+
+def whole_bytes(model: ModelConfig, optimizer: OptimizerConfig, place: Placement) -> int:
+    """The most that a device holds while a weight's matrices are made orthogonal, one weight after the other: the
+    matrices, what a turn of the iteration has beside them, and, where they are exchanged, what is sent."""
+    return max(
+        (
+            whole.num_bytes * (2 if whole.cut else 1) + whole.num_matrices * turn_bytes(rows, columns)
+            for whole, rows, columns in _weights(model, optimizer, place)
+        ),
+        default=0,
+    )
+
+
+def _weights(
+    model: ModelConfig, optimizer: OptimizerConfig, place: Placement
+) -> Iterator[tuple[WholeMatrices, int, int]]:
+    """Of each weight that is Muon's its stack, and the rows and columns of a matrix."""
     for _, spec in named_specs(describe(model)) if optimizer.name == "muon" else ():
         whole, dims = whole_matrices(optimizer, place, spec), matrix_dims(spec)
         if whole is not None and dims is not None:
             rows, columns = (math.prod(spec.shape[i] for i in some) for some in dims)
-            num_bytes = whole.moved.num_bytes // whole.num_devices
-            groups = (group_of(place.axis_sizes, whole.axes(dim), cluster) for dim in whole.cut)
-            found.append(Dealt(whole.num_matrices, rows, columns, tuple((group, num_bytes) for group in groups)))
-    return tuple(found)
+            yield whole, rows, columns
 
 
 @cache
 def iteration_products(rows: int, columns: int) -> tuple[tuple[int, int, int], ...]:
     """(m, k, n) of each product [m, k] x [k, n] with which one matrix is made orthogonal."""
+    return tuple(_products(_trace(rows, columns)))
+
+
+@cache
+def turn_bytes(rows: int, columns: int) -> int:
+    """The most that a turn of the iteration holds at once beside the matrix that it begins with."""
+    loops = (eqn for eqn in _trace(rows, columns).eqns if eqn.primitive.name == "scan")
+    return max(peak_bytes(body) for loop in loops for body in bodies(loop))
+
+
+def _trace(rows: int, columns: int) -> Any:
     x, coefficients = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, columns), (3,)))
-    return tuple(_products(jax.make_jaxpr(newton_schulz, static_argnums=2)(x, coefficients, 1e-8).jaxpr))
+    return jax.make_jaxpr(newton_schulz, static_argnums=2)(x, coefficients, 1e-8).jaxpr
 
 
 def _products(jaxpr: Any) -> Iterator[tuple[int, int, int]]:

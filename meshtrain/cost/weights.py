@@ -83,17 +83,23 @@ def once_a_step(step: Step, layers: int, backward: float) -> tuple[Parts, Parts]
     owned = (dense + tables) / (split.zero.size if split.zero_stage else 1)
     owned += experts / (_of_experts(step)[0].size if split.zero_stage else 1)
     parts["update"] = software.update_seconds + owned * software.update_bytes / step.memory
-    return plus((1, parts), (1, whole_seconds(step))), hidden
+    of_muon, behind = whole_seconds(step)
+    return plus((1, parts), (1, of_muon)), plus((1, hidden), (1, behind))
 
 
-def whole_seconds(step: Step) -> Parts:
-    """Muon's iterations, in float32, and the exchanges that bring it whole matrices and take their updates back."""
+def whole_seconds(step: Step) -> tuple[Parts, Parts]:
+    """(exposed, hidden) of Muon: its iterations, in float32, and each weight's two exchanges, of whole matrices and of
+    their updates. One of them goes on beside the iterations of another weight, as in H100 programs."""
     found: Parts = {}
+    hidden: Parts = {}
     for dealt in step.split.whole:
         products = sum(step.seconds(product, "float32") for product in dealt.products)
         sent = sum(collective_seconds("all_to_all", size, group, step.cluster) for group, size in dealt.exchanges)
-        found = plus((1, found), (1, {"muon": products}), (2, {"matrices": sent}))
-    return found
+        computing = products + dealt.moved_bytes / step.memory
+        behind = min(sent, computing)
+        found = plus((1, found), (1, {"muon": computing, "matrices": 2 * sent - behind}))
+        hidden = plus((1, hidden), (1, {"matrices": behind}))
+    return found, hidden
 
 
 def _of_experts(step: Step) -> tuple[Group, Group]:

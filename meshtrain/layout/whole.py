@@ -60,6 +60,11 @@ class WholeMatrices:
         """How many whole matrices each device has between `bring` and `take_back`, zeros that fill up included."""
         return self.moved.size // self.num_devices // math.prod(self.spec.shape[i] for i in self.inner)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of a device's part of `moved`: of the parts that it has, and of the whole matrices that it gets."""
+        return self.moved.num_bytes // self.num_devices
+
     def bring(self, x: jax.Array) -> jax.Array:
         """`x` (as stored) as `moved`: whole matrices on each device. As it is, where nothing is cut."""
         if not self.cut:

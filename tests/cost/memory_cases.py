@@ -28,10 +28,11 @@ class Case:
     layout: dict[str, Any]
     compute: str = "bfloat16"
     packed: bool = False
+    optimizer: str = "adamw"
 
     def config(self) -> StepConfig:
         """What is computed."""
-        return StepConfig(model_of(self.model, self.length), OptimizerConfig(), Precision(self.compute))
+        return StepConfig(model_of(self.model, self.length), OptimizerConfig(self.optimizer), Precision(self.compute))
 
 
 @functools.cache
@@ -125,7 +126,7 @@ def _cases() -> dict[str, Case]:
     found["70b tensor 8 zero3 dots accumulate 2"] = Case(
         "llama3_70b", 256, 64, 8192, tensor(32, 8, 3, remat="dots", accumulate=2)
     )
-    found |= _context_cases() | _pipeline_cases() | _expert_cases()
+    found |= _context_cases() | _pipeline_cases() | _expert_cases() | _muon_cases()
     return found
 
 
@@ -245,6 +246,21 @@ def _expert_cases() -> dict[str, Case]:
     )
     found["qwen3 30b expert 8 capacity full"] = Case("qwen3_30b_a3b", 64, 64, 4096, experts(8, 8, 1.25, remat="full"))
     return found
+
+
+def _muon_cases() -> dict[str, Case]:
+    """Muon, whose whole matrices are the largest where nothing is cut and little is kept."""
+    found: dict[str, Case] = {}
+    for zero in range(4):
+        found[f"small muon zero{zero} full"] = Case("small", 8, 16, 2048, data(8, zero, remat="full"))
+    found["8b muon zero1 full"] = Case("llama3_8b", 16, 64, 8192, data(16, 1, remat="full"))
+    found["8b muon tensor 8 sequence full"] = Case("llama3_8b", 16, 8, 8192, tensor(2, 8, remat="full"))
+    found["8b muon tensor 8 short rows"] = Case("llama3_8b", 16, 8, 1024, tensor(2, 8, remat="full"))
+    found["8b muon tensor 4 sequence zero3 names"] = Case("llama3_8b", 16, 8, 8192, tensor(4, 4, 3, remat="names"))
+    zero1: dict[str, Any] = dict(optimizer=dict(embed="data"))
+    found["small muon 1f1b 4 zero1"] = Case("small", 8, 32, 4096, stages(2, 4, "1f1b", 8, **zero1))
+    found["small_moe muon expert 4 capacity full"] = Case("small_moe", 8, 8, 4096, experts(2, 4, 1.25, remat="full"))
+    return {name: replace(case, optimizer="muon") for name, case in found.items()}
 
 
 CASES = _cases()

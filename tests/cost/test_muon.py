@@ -9,13 +9,17 @@ import pytest
 from meshtrain.audit.hlo import parse_module
 from meshtrain.audit.overlap import module_flops
 from meshtrain.cost.muon import Dealt, dealt, iteration_products
+from meshtrain.cost.time import StepTime, step_time
+from meshtrain.cost.traffic import predict_traffic
 from meshtrain.layout import Placement, map_specs
 from meshtrain.layout.padding import physical_specs
 from meshtrain.model import describe
-from meshtrain.step import OptimizerConfig
+from meshtrain.step import OptimizerConfig, StepConfig
 from meshtrain.step.muon import newton_schulz
 from meshtrain.step.optimizer import make_optimizer, optimizer_specs
-from tests.cost.clusters import cluster
+from meshtrain.step.precision import Precision
+from tests.cost.clusters import cluster, ideal
+from tests.cost.test_theory import model, placed
 from tests.run.proofs import MODELS, place_on
 
 MUON = OptimizerConfig("muon")
@@ -81,3 +85,39 @@ def test_flops_of_the_iteration() -> None:
         shapes = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, columns), (3,)))
         counted = jax.jit(newton_schulz, static_argnums=2).lower(*shapes, 1e-8).compile().cost_analysis()
         assert exact / 5 < counted["flops"] < exact / 5 + 8 * (short**2 + short * long)
+
+
+def seconds(layout: str, num_devices: int = 8, optimizer: str = "muon") -> StepTime:
+    step = StepConfig(model("llama3_8b"), OptimizerConfig(optimizer), Precision("bfloat16"))
+    return step_time(step, placed(layout, num_devices), num_devices, 8192, cluster("h100_roce"))
+
+
+def test_iterations_and_exchange_have_their_own_seconds() -> None:
+    """Beside those of AdamW; shared out by ZeRO, whole on each device without it; and they are no model FLOPs."""
+    adamw, whole, shared = seconds("ddp", optimizer="adamw"), seconds("ddp"), seconds("zero1")
+    assert whole.seconds - adamw.seconds == pytest.approx(whole.parts["muon"])
+    assert "matrices" not in whole.parts
+    assert shared.parts["muon"] * 8 == pytest.approx(whole.parts["muon"], rel=0.01)
+    assert shared.exposed["matrices"] == shared.parts["matrices"] >= shared.hidden["matrices"] > 0
+    assert (whole.model_flops, whole.hardware_flops) == (adamw.model_flops, adamw.hardware_flops)
+    assert whole.update_flops == pytest.approx(8 * shared.update_flops)
+    assert adamw.update_flops == 0
+    # 32 layers on 64 devices: half of them have none, but the exchange fills all up.
+    assert seconds("zero1", 64).update_flops == pytest.approx(2 * shared.update_flops)
+
+
+def test_the_exchange_takes_what_the_traffic_sends() -> None:
+    """Without latency; half of it is hidden, since the iterations last longer than an exchange."""
+    step, place, machine = StepConfig(model("llama3_8b"), MUON), placed("zero1", 8), ideal("h100_roce")
+    sent = [one for one in predict_traffic(step, place, global_batch=8, length=8192) if one.kind == "all_to_all"]
+    found = step_time(step, place, 8, 8192, machine)
+    seconds = sum(one.wire_bytes for one in sent) / machine.link("fast").rate.value
+    assert found.parts["matrices"] == found.hidden["matrices"] == pytest.approx(seconds / 2)
+
+
+def test_iterations_are_bound_by_the_units() -> None:
+    """Large products at the float32 rate that programs get, and element-wise work of about a fifth beside them."""
+    h100 = cluster("h100_roce")
+    found = seconds("ddp")
+    least = found.update_flops / 8 / (h100.peak_rate("float32").value * h100.share("matmul"))
+    assert 1.1 * least < found.parts["muon"] < 1.5 * least

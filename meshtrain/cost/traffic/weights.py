@@ -105,10 +105,9 @@ def _to_whole(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
     whole = whole_matrices(setting.config.optimizer, setting.place, spec)
     if whole is None:
         return []
-    num_bytes = whole.moved.num_bytes // whole.num_devices
     return [
         one for dim in whole.cut
-        for one in setting.make("all_to_all", whole.axes(dim), num_bytes, 2, "update", spec.dims[dim],
+        for one in setting.make("all_to_all", whole.axes(dim), whole.num_bytes, 2, "update", spec.dims[dim],
                                 f"{path}: whole matrices for Muon, and back")
     ]  # fmt: skip
 

@@ -21,6 +21,7 @@ TERMS: dict[str, tuple[str, str]] = {
     "part.tape at work": ("tape at work", "작업 중인 테이프"),
     "part.loss": ("loss", "손실"),
     "part.layer": ("layer", "레이어"),
+    "part.whole matrices": ("whole matrices", "온전한 행렬"),
     "what.of one microbatch, before it has its slot": (
         "of one microbatch, before it has its slot",
         "슬롯에 들어가기 전의 마이크로배치 하나",
@@ -41,6 +42,10 @@ TERMS: dict[str, tuple[str, str]] = {
         "청크 하나의 로짓과 그 기울기",
     ),
     "what.one layer's backward pass": ("one layer's backward pass", "레이어 하나의 역전파"),
+    "what.Muon's, beyond the room of the passes": (
+        "Muon's, beyond the room of the passes",
+        "뮤온용, 순전파와 역전파의 공간을 넘는 몫",
+    ),
     "what.for weight gradients that wait": ("for weight gradients that wait", "미뤄 둔 가중치 기울기용"),
     "cause.products": ("matrix products", "행렬 곱"),
     "cause.attention": ("attention", "어텐션"),
