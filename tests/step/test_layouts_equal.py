@@ -5,6 +5,7 @@ other names and orders of axes, another optimizer. That these tests bite is show
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from meshtrain.run import config_file
+from meshtrain.run.proof.outcome import run_case
+from meshtrain.step import Precision
 from tests.run.proofs import BATCH, MODELS, Verdict, check_equal, place_on, proof_of, verdict_on
 
 
@@ -99,8 +102,6 @@ def test_copies_stay_the_same_for_twenty_steps() -> None:
 
 
 def outcome_of(declared: dict[str, Any]) -> Any:
-    from meshtrain.run.proof.outcome import run_case
-
     proof = proof_of("llama")
     return run_case(proof.case, place_on(8, declared), proof.reference.start)
 
@@ -132,6 +133,20 @@ def test_reordering_the_mesh_changes_nothing() -> None:
 def test_muon(declared: dict[str, Any]) -> None:
     """Orthogonalisation needs whole matrices: the compiler must gather what a layout has cut."""
     check_equal(proof_of("llama", 2, "muon"), declared)
+
+
+@pytest.mark.slow
+def test_bfloat16_where_weights_are_gathered_in_every_pass() -> None:
+    """A step's loss and norm are those of float32 to a few roundings. (XLA's CPU compiler ended the process.)"""
+    proof = proof_of("llama")
+    half = replace(proof.case.config, precision=Precision("bfloat16"))
+    declared = dict(
+        mesh=dict(stage=2, data=2), rules=dict(batch="data", layers="stage"), params=dict(embed="data"),
+        pipeline=dict(microbatches=2, gather="pass"),
+    )  # fmt: skip
+    found = run_case(replace(proof.case, config=half, num_steps=1), place_on(4, declared), proof.reference.start)
+    for name in ("loss", "grad_norm"):
+        assert found.metrics[0][name] == pytest.approx(proof.reference.metrics[0][name], rel=0.02)
 
 
 def test_the_models_exercise_what_they_are_for() -> None:
