@@ -7,9 +7,9 @@ import numpy as np
 import optax
 import pytest
 
-from meshtrain.layout import map_specs
+from meshtrain.layout import Placement, map_specs
 from meshtrain.layout.padding import pad_tree, physical_specs, strip_tree
-from meshtrain.model import describe, initialize
+from meshtrain.model import describe
 from meshtrain.step import OptimizerConfig
 from meshtrain.step.muon import newton_schulz
 from meshtrain.step.optimizer import decay_mask, make_optimizer, matrix_dims
@@ -18,17 +18,19 @@ from tests.run.proofs import MODELS, place_on
 CONFIG = OptimizerConfig("muon")
 
 
-def gradients(weights: Any, step: int) -> Any:
-    return jax.tree.map(lambda w: jax.random.normal(jax.random.key(step), w.shape), weights)
+def numbers(specs: Any, seed: int) -> Any:
+    """A normal array of each spec's shape."""
+    rng = np.random.default_rng(seed)
+    return map_specs(lambda spec: rng.normal(size=spec.shape).astype(np.float32), specs)
 
 
 def of_optax(specs: Any) -> optax.GradientTransformation:
-    numbers = map_specs(
+    dims_of = map_specs(
         lambda spec: None if (dims := matrix_dims(spec)) is None else optax.contrib.MuonDimensionNumbers(*dims), specs
     )
     muon = optax.contrib.muon(
         1.0, beta=CONFIG.beta, eps=CONFIG.eps, adam_b1=CONFIG.b1, adam_b2=CONFIG.b2, consistent_rms=0.2,
-        muon_weight_dimension_numbers=numbers,
+        muon_weight_dimension_numbers=dims_of,
     )  # fmt: skip
     return optax.chain(muon, optax.add_decayed_weights(-CONFIG.weight_decay, decay_mask(specs)))
 
@@ -37,13 +39,13 @@ def of_optax(specs: Any) -> optax.GradientTransformation:
 def test_it_is_optax_muon() -> None:
     """Two steps: the same updates but for the order of sums, the same state, and leaves of the same names."""
     specs = describe(MODELS["grouped"])
-    weights = initialize(MODELS["grouped"], jax.random.key(0))
+    weights = numbers(specs, 9)
     both = (make_optimizer(CONFIG, specs), of_optax(specs))
     states = [one.init(weights) for one in both]
     for step in range(2):
-        made = []
+        grads, made = numbers(specs, step), []
         for i, one in enumerate(both):
-            updates, states[i] = jax.jit(one.update)(gradients(weights, step), states[i], weights)
+            updates, states[i] = jax.jit(one.update)(grads, states[i], weights)
             made.append(updates)
         # Five products of matrices of up to 64 in float32, each magnified by at most the iteration's slope of 3.4.
         for ours, theirs in zip(*map(jax.tree.leaves, made), strict=True):
@@ -72,25 +74,22 @@ def test_whole_matrices_of_some_layers_on_each_device(model: str, declared: dict
     """The update of what is stored in parts is that of one device; that of its parts alone is not."""
     specs = describe(MODELS[model])
     place = place_on(4, declared)
-    weights = initialize(MODELS[model], jax.random.key(0))
-    grads = gradients(weights, 1)
+    weights, grads = numbers(specs, 0), numbers(specs, 1)
 
-    def updated(place: Any, weights: Any, grads: Any) -> Any:
+    def updated(place: Placement, weights: Any, grads: Any) -> tuple[Any, str]:
         optimizer = make_optimizer(CONFIG, specs, place)
-        return jax.jit(lambda w, g: optimizer.update(g, optimizer.init(w), w)[0])(weights, grads)
+        arguments = grads, optimizer.init(weights), weights
+        program = jax.jit(optimizer.update).lower(*arguments).compile()
+        return program(*arguments)[0], program.as_text() or ""
 
     def stored(tree: Any) -> Any:
         physical = physical_specs(specs, place)
         return jax.device_put(pad_tree(tree, specs, place), place.shardings("optimizer", physical))
 
-    one = updated(place_on(1, dict(mesh=dict(data=1))), weights, grads)
-    many = updated(place, stored(weights), stored(grads))
+    one, _ = updated(place_on(1, dict(mesh=dict(data=1))), weights, grads)
+    many, text = updated(place, stored(weights), stored(grads))
     for ours, theirs in zip(*map(jax.tree.leaves, (strip_tree(many, specs, place), one)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
-    text = jax.jit(make_optimizer(CONFIG, specs, place).update).lower(
-        stored(grads), make_optimizer(CONFIG, specs).init(stored(weights)), stored(weights)
-    ).compile().as_text()  # fmt: skip
-    assert text is not None
     assert "all-to-all" in text
     assert "all-gather" not in text
 
