@@ -15,6 +15,7 @@ from meshtrain.model import MoEConfig
 from meshtrain.parallel.experts.axes import ExpertAxes
 from meshtrain.parallel.experts.dropless import Dropless
 from meshtrain.parallel.experts.geometry import Geometry
+from meshtrain.parallel.shard import without
 from meshtrain.step.routing import needs_load
 
 FLOAT32, INT32 = np.dtype(np.float32), np.dtype(np.int32)
@@ -41,7 +42,7 @@ def _again(setting: Setting) -> int:
 
 def _choices(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
     """With a capacity the choices of a whole row are needed, to count who comes before whom."""
-    axes, place = setting.without(setting.axes["stream"], setting.axes["batch"]), setting.place
+    axes, place = without(setting.axes["stream"], setting.axes["batch"]), setting.place
     if place.layout.experts.capacity_factor is None:
         return
     num_bytes = setting.activation((setting.rows, setting.length, moe.top_k), ("batch", "whole", "choice"), INT32)
@@ -81,7 +82,7 @@ def _exchanges(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
 def _sums(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
     """The stream on its way in, where tokens are cut less than it is, and the sum of the parts on the way out."""
     passes, axes, place = setting.turns.stack, expert_axes(setting), setting.place
-    stream = setting.without(setting.axes["stream"], axes.length)
+    stream = without(setting.axes["stream"], axes.length)
     tokens = setting.rows * setting.length // place.size(axes.tokens)
     held = tokens * setting.config.model.embed * setting.config.precision.dtype.itemsize
     kind, dim = ("reduce_scatter", "stream") if stream and stream == axes.summed else ("all_reduce", "")
@@ -99,7 +100,7 @@ def _loads(setting: Setting, moe: MoEConfig) -> Iterator[Collective]:
     """How many tokens chose each expert: a sum in each layer; in a pipeline one for all layers of a stage, behind its
     ticks, and what the stages found side by side, in the model's order."""
     place, numbers, why = setting.place, moe.num_experts * FLOAT32.itemsize, "tokens that chose each expert"
-    axes = setting.axes["batch"] + setting.without(setting.axes["stream"], setting.axes["batch"])
+    axes = setting.axes["batch"] + without(setting.axes["stream"], setting.axes["batch"])
     if place.layout.pipeline is None:
         yield from setting.make("all_reduce", axes, numbers, setting.turns.stack.forward, "forward", "", why)
         yield from setting.make("all_reduce", axes, numbers, _again(setting), "backward", "", f"{why}, again")

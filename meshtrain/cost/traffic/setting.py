@@ -15,6 +15,7 @@ from meshtrain.layout import ArraySpec, Placement
 from meshtrain.layout.inventory import axes_of, local_bytes
 from meshtrain.layout.rules import Axes
 from meshtrain.parallel.pipeline.share import token_share
+from meshtrain.parallel.shard import without
 from meshtrain.step import StepConfig
 
 
@@ -53,16 +54,12 @@ class Setting:
     @property
     def vocab(self) -> Axes:
         """The axes of the tables' rows in use, without those of the tokens."""
-        return self.without(self.place.axes("vocab", "use"), *self.tokens)
+        return without(self.place.axes("vocab", "use"), *self.tokens)
 
     @property
     def tokens(self) -> tuple[Axes, Axes]:
         """The axes of batch and length."""
         return self.axes["batch"], self.axes["length"]
-
-    def without(self, axes: Axes, *gone: Axes) -> Axes:
-        """Axes in order, without those of `gone`."""
-        return tuple(axis for axis in axes if all(axis not in group for group in gone))
 
     def ordered(self, axes: Iterable[str]) -> Axes:
         """Axes in the order of the mesh, each once."""

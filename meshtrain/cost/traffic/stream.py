@@ -11,6 +11,7 @@ from meshtrain.cost.collective import Collective
 from meshtrain.cost.traffic.setting import Setting
 from meshtrain.cost.traffic.turns import Passes
 from meshtrain.parallel.cross_entropy import num_chunks
+from meshtrain.parallel.shard import without
 
 FLOAT32 = np.dtype(np.float32)
 
@@ -40,17 +41,17 @@ def _mlps(setting: Setting) -> list[tuple[str, str, Passes]]:
 
 
 def _into(setting: Setting, count: int, phase: str, why: str) -> list[Collective]:
-    axes = setting.without(setting.axes["stream"], setting.axes["length"])
+    axes = without(setting.axes["stream"], setting.axes["length"])
     return setting.make("all_gather", axes, setting.hidden, count, phase, "stream", why)
 
 
 def _out_of(setting: Setting, hidden: str, count: int, phase: str, why: str) -> list[Collective]:
-    axes = setting.without(setting.axes[hidden], *setting.tokens)
+    axes = without(setting.axes[hidden], *setting.tokens)
     scattered = tuple(axis for axis in axes if axis in setting.axes["stream"])
     held = setting.hidden
     found = setting.make("reduce_scatter", scattered, held, count, phase, "stream", why)
     held //= setting.place.size(scattered)
-    return found + setting.make("all_reduce", setting.without(axes, scattered), held, count, phase, "", why)
+    return found + setting.make("all_reduce", without(axes, scattered), held, count, phase, "", why)
 
 
 def ends(setting: Setting) -> list[Collective]:
@@ -61,7 +62,7 @@ def ends(setting: Setting) -> list[Collective]:
     pipelined = setting.place.layout.pipeline is not None
     kind = "reduce_scatter" if scatters else "all_reduce"
     dim = "stream" if scatters else ""
-    gathered = setting.without(setting.axes["stream"], setting.axes["length"])
+    gathered = without(setting.axes["stream"], setting.axes["length"])
     loss = "backward" if pipelined else "forward"  # a pipeline's loss is part of its backward op
     found = setting.make(kind, vocab, hidden, turns.embed, "forward", dim, "rows of the embedding")
     why = "gradient of the embedding"

@@ -14,17 +14,18 @@ import numpy as np
 from meshtrain.cost.collective import Collective
 from meshtrain.cost.muon import whole_matrices
 from meshtrain.cost.traffic.experts import expert_axes
-from meshtrain.cost.traffic.setting import Axes, Setting
+from meshtrain.cost.traffic.setting import Setting
 from meshtrain.cost.traffic.turns import Passes
 from meshtrain.layout import ArraySpec, named_specs
+from meshtrain.layout.dims import STACKS
 from meshtrain.layout.inventory import axes_of
+from meshtrain.layout.rules import Axes
+from meshtrain.parallel.shard import without
 from meshtrain.step.gradients import joined_once
 from meshtrain.step.optimizer import decays
 from meshtrain.step.state import state_specs
 
 FLOAT32 = np.dtype(np.float32)
-
-STACKS = ("layers", "dense_layers")
 
 # Matrices that stand side by side while they are used: their gradient is one array (model/attention.py, latent.py,
 # mlp.py). The first of each kind of attention only where no axis cuts them unlike each other.
@@ -94,7 +95,7 @@ def _gather(
     held = setting.weight(spec, before, dtype)
     found: list[Collective] = []
     for dim in reversed(range(len(spec.dims))):
-        axes = setting.without(stored[dim], wanted[dim])
+        axes = without(stored[dim], wanted[dim])
         held *= setting.place.size(axes)
         found += setting.make("all_gather", axes, held, count, phase, spec.dims[dim], why)
     return found
@@ -152,7 +153,7 @@ def _each_time(setting: Setting, path: str, spec: ArraySpec, size: int) -> list[
     matrix = is_matrix(path, spec) or path.endswith("table")
     dtype = setting.config.precision.dtype if matrix else FLOAT32
     scale = size / spec.size
-    summed = setting.without(_summed(setting, path, spec), _joined(setting, path, spec))
+    summed = without(_summed(setting, path, spec), _joined(setting, path, spec))
     if place.layout.pipeline is None:
         count = _passes(setting, spec).backward if in_stack(spec) else _end(setting, path)
         return _reduce(setting, path, layer, scale, dtype, summed, place.gradient_rows, count)
@@ -181,13 +182,13 @@ def _once(setting: Setting, path: str, spec: ArraySpec) -> list[Collective]:
         whole = len(one_layer(spec).dims) == 1 and any(axis not in rows for axis in axes)  # short vectors
         return _reduce(setting, path, spec, 1, FLOAT32, axes, "use" if whole else "optimizer", 1, steps=(axes,))
     kept = any(axis in rows for axis in own)  # parts that the devices of a stage keep are summed over the stages
-    steps = (own, setting.without(axes, own)) if kept else (axes,)
+    steps = (own, without(axes, own)) if kept else (axes,)
     return _reduce(setting, path, spec, 1, FLOAT32, axes, "optimizer" if kept else "use", 1, steps=steps)
 
 
 def _summed(setting: Setting, path: str, spec: ArraySpec) -> Axes:
     """All axes over which a gradient has its parts, but those of a pipeline's stages."""
-    return setting.without(setting.ordered(_token_axes(setting, path)), setting.weight_axes(one_layer(spec), "use"))
+    return without(setting.ordered(_token_axes(setting, path)), setting.weight_axes(one_layer(spec), "use"))
 
 
 def _joined(setting: Setting, path: str, spec: ArraySpec) -> Axes:
@@ -195,7 +196,7 @@ def _joined(setting: Setting, path: str, spec: ArraySpec) -> Axes:
     if setting.place.layout.pipeline is None:
         summed = _summed(setting, path, spec)
         return tuple(axis for axis in joined_once(setting.place) if axis in summed)
-    own = setting.without(setting.own_axes, setting.weight_axes(one_layer(spec), "use"))
+    own = without(setting.own_axes, setting.weight_axes(one_layer(spec), "use"))
     return own + (() if in_layers(spec) else setting.axes["layers"])
 
 
@@ -227,17 +228,17 @@ def _reduce(
 
     steps: the axes that are summed over at a time; those of batch and of length if none are given (Placement.at_use).
     """
-    added = setting.without(setting.weight_axes(spec, rows), setting.weight_axes(spec, start))
+    added = without(setting.weight_axes(spec, rows), setting.weight_axes(spec, start))
     scattered = tuple(axis for axis in added if axis in summed)
     held = round(scale * setting.weight(spec, start, dtype))
     why, phase = f"{path}: gradient", "backward"
     found: list[Collective] = []
     length = setting.axes["length"]
-    for step in steps or (setting.without(scattered, length), length):
+    for step in steps or (without(scattered, length), length):
         axes = tuple(axis for axis in step if axis in scattered)
         found += setting.make("reduce_scatter", axes, held, count, phase, _dim(setting, spec, rows, axes), why)
         held //= setting.place.size(axes)
-    return found + setting.make("all_reduce", setting.without(summed, scattered), held, count, phase, "", why)
+    return found + setting.make("all_reduce", without(summed, scattered), held, count, phase, "", why)
 
 
 def _dim(setting: Setting, spec: ArraySpec, rows: str, axes: Axes) -> str:
