@@ -58,14 +58,18 @@ def convert(argv: Sequence[str]) -> int:
     from meshtrain.run import convert as work
 
     if action == "import":
-        work.import_folder(folders[0], flags["to"], flags.get("layout"), say)
+        work.import_folder(folders[0], flags["to"], flags.get("layout"), _tell)
         return Exit.DONE
     if ("cluster" in flags) != ("gpus" in flags):
         raise InputError("--cluster, --gpus: name both, for example --cluster configs/clusters/h100_roce.py --gpus 8.")
     serve_on = (flags["cluster"], flags["gpus"]) if "gpus" in flags else None
     step, dtype, shard_size = work.parse_step(flags.get("step")), flags.get("dtype"), flags.get("shard_size")
-    work.export_folder(folders[0], flags["to"], step, dtype, shard_size, say, serve_on)
+    work.export_folder(folders[0], flags["to"], step, dtype, shard_size, _tell, serve_on)
     return Exit.DONE
+
+
+def _tell(text: str) -> None:
+    say(text)
 
 
 if __name__ == "__main__":
