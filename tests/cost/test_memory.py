@@ -19,7 +19,7 @@ TOLERANCE = 0.05
 
 # Steps whose prediction is known to be further off, and why.
 KNOWN = {
-    "small zb_h1 4, tensor 2, residuals names": "-6.0 %: 0.7 GB beside slots and tape whose cause is not known",
+    "small zb_h1 4, tensor 2, residuals names": "-6.0 %: 0.7 GB, of which 0.5 are zeros beside the embedding gradient",
     "tiny_moe expert 4 dropless": "0.75 GB, of which 0.14 are partial sums and copies that larger models do not notice",
     "tiny_moe expert 4 capacity": "0.27 GB, of which 0.05 are partial sums and copies that larger models do not notice",
     "small_moe expert 8 capacity dots accumulate 2": "+7.8 %: gradients of tables that come when the logits are gone",
@@ -73,10 +73,10 @@ def test_arguments_are_exact() -> None:
 
 def test_the_search_may_take_the_quick_way() -> None:
     """A layer traced for one row and for two, and more on their line, against a trace at its own size. What is kept
-    lies on a line; the peak of a backward pass is a maximum of lines and may lie above: by 0.5 % of the whole, 1.2 %
-    where the whole is small."""
+    lies on a line; the peak of a backward pass is a maximum of lines and may lie above: by 0.5 % of the whole, 2 %
+    where the whole is small (tiny_moe, whose backward pass is an eighth of it)."""
     for name in GOLDENS:
-        tolerance = 0.012 if predicted(name).peak < 1e9 else 0.005
+        tolerance = 0.02 if predicted(name).peak < 1e9 else 0.005
         assert predicted(name, quick=True).peak == pytest.approx(predicted(name).peak, rel=tolerance), name
         assert predicted(name, quick=True).kept == pytest.approx(predicted(name).kept, rel=1e-3), name
 

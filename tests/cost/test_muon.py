@@ -84,6 +84,7 @@ def test_flops_of_the_iteration() -> None:
         assert sum(2 * m * k * n for m, k, n in iteration_products(rows, columns)) == exact
         shapes = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, columns), (3,)))
         counted = jax.jit(newton_schulz, static_argnums=2).lower(*shapes, 1e-8).compile().cost_analysis()
+        assert counted is not None
         assert exact / 5 < counted["flops"] < exact / 5 + 8 * (short**2 + short * long)
 
 
