@@ -95,7 +95,7 @@ def _forward(
         start = jnp.zeros(4, jnp.float32), jnp.zeros(table.shape[::-1], jnp.float32)
         (sums, dtable_DV), dx_NCD = lax.scan(add, start, (x_NCD, x_NCD.swapaxes(1, 2), labels_NC))
         dx = dx_NCD.reshape(-1, x.shape[-1])[: labels.size].reshape(x.shape)
-        return _over_tokens(sums, axes), axes.sum_over_vocab(dx), dtable_DV[None]
+        return _over_tokens(sums, axes), axes.sum_over_vocab(dx, place), dtable_DV[None]
 
     in_specs = axes.tokens, axes.table, axes.tokens
     parts_DV = PartitionSpec(axes.parts[0], None, axes.parts[1])

@@ -35,7 +35,8 @@ def _embed(table_VD: jax.Array, tokens_BT: jax.Array, place: Placement) -> jax.A
         if not axes.vocab:
             return table[tokens]
         row, owned = _own_rows(table.shape[0], tokens - axes.first_row(table))
-        return axes.sum_over_vocab(jnp.where(owned[..., None], table[jnp.where(owned, row, 0)], 0))
+        rows = jnp.where(owned[..., None], table[jnp.where(owned, row, 0)], 0)
+        return axes.sum_over_vocab(rows, place)
 
     in_specs = PartitionSpec(*axes.table, embed), axes.tokens
     return on_shards(place, look_up, in_specs, PartitionSpec(*axes.stream, embed))(table_VD, tokens_BT)

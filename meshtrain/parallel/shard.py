@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from meshtrain.layout import Placement, Tree
@@ -58,6 +59,18 @@ def on_copies(place: Placement, f: Callable[..., Any]) -> Callable[..., Any]:
     # What `jax.vjp` returns is a pytree of arrays, equal over the copies like all else here.
     copies.defvjp(mapped(partial(jax.vjp, f)), mapped(lambda pull, gradient: pull(gradient)))
     return copies
+
+
+def sum_over(x: jax.Array, axes: tuple[str, ...], place: Placement, scatter: int | None = None) -> jax.Array:
+    """In a shard: the sum over these axes in x's dtype; with `scatter` each device's part of it along that dim.
+
+    On CPU devices bfloat16 is summed in float32, as their compiler would do by itself: it ends the process at such a
+    sum in a shard_map that leaves it any axis, even one of size 1.
+    """
+    wide = x.astype(jnp.float32) if place.platform == "cpu" else x
+    if scatter is None:
+        return jax.lax.psum(wide, axes).astype(x.dtype)
+    return jax.lax.psum_scatter(wide, axes, scatter_dimension=scatter, tiled=True).astype(x.dtype)
 
 
 def free_axes(place: Placement, dim: str, kind: str = "activations") -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from meshtrain.layout import Placement
 from meshtrain.layout.order import token_of
 from meshtrain.layout.rules import Axes
-from meshtrain.parallel.shard import free_axes, held_axes, shard_index, without
+from meshtrain.parallel.shard import free_axes, held_axes, shard_index, sum_over, without
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class TokenAxes:
         """
         return PartitionSpec(self.token_axes or None, self.vocab or None)
 
-    def sum_over_vocab(self, x_BTD: jax.Array) -> jax.Array:
+    def sum_over_vocab(self, x_BTD: jax.Array, place: Placement) -> jax.Array:
         """In a shard: the sum of every vocabulary shard's [B, T, D], in the spec `stream`."""
         if self.scatters:
-            return lax.psum_scatter(x_BTD, self.vocab, scatter_dimension=1, tiled=True)
-        return lax.psum(x_BTD, self.vocab) if self.vocab else x_BTD
+            return sum_over(x_BTD, self.vocab, place, scatter=1)
+        return sum_over(x_BTD, self.vocab, place) if self.vocab else x_BTD
 
     def gather_tokens(self, x_BTD: jax.Array) -> jax.Array:
         """In a shard: [B, T, D] in the spec `stream` -> in the spec `tokens`."""

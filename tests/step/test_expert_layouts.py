@@ -208,6 +208,6 @@ def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> 
         sums = losses.router_sums
         monkeypatch.setattr(moe, "router_sums", lambda c, n, d, load, m: sums(c, n, d, None, m))
     else:
-        monkeypatch.setattr(run, "_sum_parts", lambda y, axes, scatters: y)
+        monkeypatch.setattr(run, "_sum_parts", lambda y, axes, scatters, place: y)
         declared = dict(mesh=dict(x=2), rules=dict(batch=None, expert="x"))
     differs(declared)

@@ -82,7 +82,7 @@ def test_a_gradient_is_summed_twice_on_its_way_back(monkeypatch: Patch) -> None:
 @pytest.mark.slow
 def test_a_sum_over_the_vocabulary_is_missing_backward(monkeypatch: Patch) -> None:
     class Missing(TokenAxes):
-        def sum_over_vocab(self, x_BTD: jax.Array) -> jax.Array:
+        def sum_over_vocab(self, x_BTD: jax.Array, place: Any) -> jax.Array:
             return x_BTD
 
     monkeypatch.setattr(cross_entropy, "TokenAxes", Missing)

@@ -136,14 +136,21 @@ def test_muon(declared: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_bfloat16_where_weights_are_gathered_in_every_pass() -> None:
+@pytest.mark.parametrize(
+    "declared",
+    [
+        dict(
+            mesh=dict(stage=2, data=2), rules=dict(batch="data", layers="stage"), params=dict(embed="data"),
+            pipeline=dict(microbatches=2, gather="pass"),
+        ),
+        dict(mesh=dict(data=2, tensor=2, other=1), rules=TENSOR),
+    ],
+    ids=["gathered in every pass", "an axis of size 1"],
+)  # fmt: skip
+def test_bfloat16(declared: dict[str, Any]) -> None:
     """A step's loss and norm are those of float32 to a few roundings. (XLA's CPU compiler ended the process.)"""
     proof = proof_of("llama")
     half = replace(proof.case.config, precision=Precision("bfloat16"))
-    declared = dict(
-        mesh=dict(stage=2, data=2), rules=dict(batch="data", layers="stage"), params=dict(embed="data"),
-        pipeline=dict(microbatches=2, gather="pass"),
-    )  # fmt: skip
     found = run_case(replace(proof.case, config=half, num_steps=1), place_on(4, declared), proof.reference.start)
     for name in ("loss", "grad_norm"):
         assert found.metrics[0][name] == pytest.approx(proof.reference.metrics[0][name], rel=0.02)

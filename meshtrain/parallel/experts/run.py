@@ -26,7 +26,7 @@ from meshtrain.parallel.experts.axes import ExpertAxes
 from meshtrain.parallel.experts.dropless import Dropless
 from meshtrain.parallel.experts.geometry import Geometry
 from meshtrain.parallel.experts.slots import Slots
-from meshtrain.parallel.shard import free_axes, on_shards
+from meshtrain.parallel.shard import free_axes, on_shards, sum_over
 from meshtrain.parallel.tokens import join_parts
 
 INWARD, OUTWARD = ("expert", "expert_embed", "expert_mlp"), ("expert", "expert_mlp", "expert_embed")
@@ -82,7 +82,7 @@ def _forward(
         found = exchange.bring(routes, exchange.times(routes, mlp.activate(products), (out,))[:, 0])
         found = found.reshape(*expert.shape, -1).astype(jnp.float32)
         y = (found * weight[..., None]).sum(2).astype(x.dtype)
-        return _sum_parts(y, axes, scatters), routes, rows, products
+        return _sum_parts(y, axes, scatters, place), routes, rows, products
 
     results = on_shards(
         place, shard, _in_specs(axes, len(inward)),
@@ -114,7 +114,7 @@ def _backward(mlp: ExpertMlp, place: Placement, kept: tuple[Any, ...], dy: jax.A
         dx = exchange.bring(routes, drows).reshape(*weight.shape, -1).astype(jnp.float32).sum(2).astype(dy.dtype)
         dweight = exchange.bring(routes, dweight).reshape(weight.shape)
         dweight = lax.psum(dweight, axes.summed) if axes.summed else dweight
-        return _sum_parts(dx, axes, scatters), dweight, tuple(d[None] for d in dins), dout[None]
+        return _sum_parts(dx, axes, scatters, place), dweight, tuple(d[None] for d in dins), dout[None]
 
     token = axes.token_spec
     ins_spec, out_spec = _weight_specs(axes)
@@ -177,8 +177,8 @@ def _stream_spec(axes: ExpertAxes, scatters: bool) -> P:
     return P(axes.batch or None, (axes.length + axes.summed * scatters) or None)
 
 
-def _sum_parts(y: jax.Array, axes: ExpertAxes, scatters: bool) -> jax.Array:
+def _sum_parts(y: jax.Array, axes: ExpertAxes, scatters: bool, place: Placement) -> jax.Array:
     """In a shard: the sum of all parts of [B, T, D], in the spec of `_stream_spec`."""
     if scatters:
-        return lax.psum_scatter(y, axes.summed, scatter_dimension=1, tiled=True)
-    return lax.psum(y, axes.summed) if axes.summed else y
+        return sum_over(y, axes.summed, place, scatter=1)
+    return sum_over(y, axes.summed, place) if axes.summed else y
