@@ -3,13 +3,16 @@
 import importlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshtrain.layout import Layout
 from meshtrain.layout.dims import DIMS
+from meshtrain.layout.layout import REMAT
 from meshtrain.run.config import RunConfig
 from meshtrain.run.schema import leaves
 
@@ -19,6 +22,8 @@ README = PAGES["README.md"]
 
 DOORS = {path.stem: path for path in (ROOT / "meshtrain").glob("[!_]*.py") if path.stem != "errors"}
 DOORS["audit"] = ROOT / "meshtrain/audit/__main__.py"
+
+NOT_FURTHER = ("mesh", "rules", "activations", "params", "grads", "optimizer", "name", "doc")  # keys of a layout
 
 KEYS = {key for key, _, _ in leaves(RunConfig, "config")}
 SECTIONS = {key.split(".")[1] for key in KEYS if key.count(".") > 1}
@@ -87,7 +92,10 @@ def test_layouts_and_dims() -> None:
     patterns = re.findall(r"`([\w*]+)`", "".join(line.split("|")[1] for line in table.splitlines() if "|" in line))
     for path in (ROOT / "configs/layouts").glob("*.py"):
         assert any(fnmatch(path.stem, pattern) for pattern in patterns), path
-    assert f"The dims are `{' '.join(DIMS)}`" in README.replace("\n", " ")
+    words = " ".join(README.split())
+    keys = words.partition("Further keys: ")[2].partition(". ")[0]
+    assert {field.name for field in fields(Layout)} - {*NOT_FURTHER} == set(re.findall(r"`(\w+)`", keys)) - {*REMAT}
+    assert f"The dims are `{' '.join(DIMS)}`" in words
 
 
 def test_targets_of_make() -> None:
