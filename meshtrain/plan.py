@@ -43,12 +43,15 @@ def plan(argv: Sequence[str]) -> int:
     from meshtrain.run.plan import answer
 
     cluster, request = read_cluster(flags["cluster"], price=flags.get("price")), load(arguments)
-    searching = arguments.layout is None and not arguments.overrides["layout"] and not flags.get("serving")
+    named, serving = arguments.layout is not None or bool(arguments.overrides["layout"]), flags.get("serving", False)
+    if named and serving:
+        raise InputError("--serving: vLLM cuts a model in its own way, which no layout says; leave --layout out.")
+    searching = not named and not serving
     if "write" in flags and not searching:
         raise InputError("--write: it writes the layout that a search found; leave --layout and --serving out.")
     if "html" in flags:
         check_target(flags["html"])
-    found = answer(request, cluster, flags["gpus"], searching, flags.get("serving", False))
+    found = answer(request, cluster, flags["gpus"], searching, serving)
     if "write" in flags:
         found.write(flags["write"])
     if "html" in flags:

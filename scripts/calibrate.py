@@ -10,12 +10,15 @@ errors are shown. Each file counts by the square root of its rows, so that a lar
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from meshtrain.cost.cluster import Cluster, Link, Share
 from meshtrain.cost.measured import Measured, read_measured

@@ -10,10 +10,13 @@ that follows from it (work is what one stage would need without any gap), and th
 
 import argparse
 import os
+import sys
 import time
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 import jax.numpy as jnp

@@ -5,6 +5,7 @@ python scripts/refresh_goldens.py
 The ledgers of what layouts send need the cuda13 extra (no GPU), and some minutes; without it they are left as they are.
 """
 
+import argparse
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from tests.goldens.cases import FOLDER, golden_files  # noqa: E402
 
 def main() -> None:
     """Writes every golden file and removes those that belong to nothing any more."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     FOLDER.mkdir(exist_ok=True)
     wanted = dict(golden_files())
     for old in set(FOLDER.glob("*.txt")) - set(wanted):

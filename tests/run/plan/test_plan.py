@@ -104,6 +104,7 @@ def test_serving(capsys: pytest.CaptureFixture[str]) -> None:
         ([*RUN, "--cluster", "h100_roce", "--gpus", "8"], "such as --cluster configs/clusters/h100_roce.py"),
         ([*RUN, *H100, "--gpus", "8", *layout("zero3_remat"), "--price", "2.5"], "--price='2.50 USD per GPU-hour'"),
         ([*RUN, *H100, "--gpus", "12"], "8 or 16 would work"),
+        ([*RUN, *H100, "--gpus", "8", "--serving", *layout("zero3")], "leave --layout out"),
         ([*RUN, *H100, "--gpus", "8", "--config.model.num_layers=4000"], "What would help"),
         ([*RUN, *H100, "--gpus", "6", *layout("tensor")], "mesh.data"),
         ([*RUN, *H100, "--gpus", "8", *layout("zero3"), "--write", "x.py"], "leave --layout"),
