@@ -19,7 +19,8 @@ COMPUTE = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 class Precision:
     """compute: dtype of weights and activations in the forward and backward pass, "float32" or "bfloat16".
 
-    Softmax, norms' statistics, rotary phases, routers, the loss, sums of gradients and the update are float32 in both.
+    Softmax, norms' statistics, rotary phases, routers, the loss, sums of gradients over microbatches and the update are
+    float32 in both. (Between devices a gradient that is not summed so travels in the compute dtype.)
     """
 
     compute: str = "float32"
