@@ -77,6 +77,9 @@ def _receive_all(me: ThisProcess, card: Card, deadline: float) -> None:
                 break
             cards[index], waiting[index] = visitor, connection
             if len(cards) == me.count:
+                for gone in [index for index, other in waiting.items() if _has_gone(other)]:
+                    del cards[gone], waiting[gone]  # it ended since, and its next start is waited for
+            if len(cards) == me.count:
                 break
         everybody = [cards[index] for index in sorted(cards)]
         missing = [index for index in range(me.count) if index not in cards]
@@ -143,9 +146,10 @@ def _listen(me: ThisProcess) -> Iterator[socket.socket]:
 
 def _visits(server: socket.socket, deadline: float) -> Iterator[tuple[socket.socket, Card]]:
     """Each connection that sends a whole line in time, in order of arrival; what is no process of ours is dropped."""
-    with selectors.DefaultSelector() as selector:
+    heard: dict[socket.socket, bytes] = {}  # of connections whose line is not whole
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+        stack.callback(lambda: [connection.close() for connection in heard])
         selector.register(server, selectors.EVENT_READ)
-        heard: dict[socket.socket, bytes] = {}
         while (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 if key.fileobj is server:

@@ -144,7 +144,9 @@ def test_two_with_one_number_and_two_counts_are_told() -> None:
     assert all("expects 3 processes, but process 1 on host1 was told of 2" in str(end) for end in ends)
 
 
-def test_a_process_that_is_started_again_is_no_twin() -> None:
+@pytest.mark.parametrize("again", [0.8, 1.6])
+def test_a_process_that_is_started_again_is_no_twin(again: float) -> None:
+    """And is waited for, where all others have come before its next start."""
     port = free_port()
     card = {"is": GREETING, "process": 1, "count": 3, "host": "host1", "facts": FACTS}
 
@@ -152,7 +154,7 @@ def test_a_process_that_is_started_again_is_no_twin() -> None:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(json.dumps(card).encode() + b"\n")
 
-    ends = together([*meeting([member(i, 3, port) for i in range(3)]), ends_at_once], [0, 0.8, 0.8, 0.4])
+    ends = together([*meeting([member(i, 3, port) for i in range(3)]), ends_at_once], [0, again, 1.0, 0.4])
     assert ends == [None] * 4
 
 
