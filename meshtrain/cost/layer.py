@@ -71,8 +71,8 @@ def layer_memory(
 ) -> LayerMemory:  # fmt: skip
     """The memory of one layer of a model of local sizes (`local_model`), from a trace of its forward and backward.
 
-    cudnn: attention is cuDNN's kernel, of which our own stands in: that one holds no scores, its results have no names,
-    so that no remat policy keeps them, and without remat its output is kept twice, as it comes and masked.
+    cudnn: attention is cuDNN's kernel, of which our own stands in: that one holds no scores, and its results have no
+    names, so that no remat policy keeps them.
     """
     with _lengths_change():
         place = local_placement(sizes, remat, not cudnn, experts)
@@ -83,12 +83,8 @@ def layer_memory(
     shape = (sizes.batch, sizes.stream, model.embed)
     forward, backward = (eqn for eqn in _scans(jaxpr) if eqn.params["length"] == num and _carries(eqn, shape))
     saved = list(_saved(forward, model.num_layers))
-    if cudnn:
-        results = [array for array in saved if array.name in CUDNN_UNNAMED]
-        if remat != "none":
-            saved = [array for array in saved if array not in results]
-        else:
-            saved += [replace(array, name="attention_out masked") for array in results if len(array.shape) == 4]
+    if cudnn and remat != "none":
+        saved = [array for array in saved if array.name not in CUDNN_UNNAMED]
     return LayerMemory(
         tuple(saved),
         max(peak_bytes(body) for body in bodies(forward)),

@@ -148,7 +148,7 @@ def _visits(server: socket.socket, deadline: float) -> Iterator[tuple[socket.soc
     """Each connection that sends a whole line in time, in order of arrival; what is no process of ours is dropped."""
     heard: dict[socket.socket, bytes] = {}  # of connections whose line is not whole
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-        stack.callback(lambda: [connection.close() for connection in heard])
+        stack.callback(lambda: list(map(socket.socket.close, heard)))
         selector.register(server, selectors.EVENT_READ)
         while (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
