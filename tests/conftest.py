@@ -5,6 +5,7 @@ it, such a skip is a failure.
 """
 
 import os
+import signal
 from collections.abc import Generator
 from importlib import import_module
 
@@ -21,6 +22,9 @@ install_import_hook(["meshtrain.parallel", "meshtrain.model"], "beartype.beartyp
 distributed = import_module("meshtrain.run.distributed")
 os.environ["XLA_FLAGS"] += " " + " ".join(distributed.CPU_FLAGS)
 distributed.make_room(8)
+
+# What a shell starts in the background has interrupts ignored, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
